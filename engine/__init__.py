@@ -1,0 +1,1 @@
+"""The Engine service and its backends."""

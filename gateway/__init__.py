@@ -1,0 +1,1 @@
+"""The OpenAI REST surface: JSON, multipart and server-sent events in front of the typed services."""

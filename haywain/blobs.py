@@ -1,0 +1,199 @@
+"""Blobs: immutable bytes under a key. A directory today; the protocol is what an object store can do as well.
+
+A blob is written to a scratch file, synced, and renamed to its key: it is there whole or not at all. Keys are flat names made by
+us (`input-…`, `index-…`, `output-…`), never a client's text. Foreign exceptions become `StorageFull`, `Unavailable` or
+`SettingsError` here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeVar
+
+from haywain import errors, ids
+
+__all__ = ["BlobStore", "BlobWriter", "DirectoryBlobStore", "mapped"]
+
+CHUNK_BYTES = 512 * 1024
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
+_T = TypeVar("_T")
+
+
+class BlobWriter(Protocol):
+    """A blob that is being written; gone unless committed."""
+
+    async def write(self, data: bytes) -> None:
+        """Append."""
+
+    async def commit(self) -> None:
+        """Sync and publish under the key, replacing what was there. Durable when this returns."""
+
+
+class BlobStore(Protocol):
+    """Where blobs are."""
+
+    def writer(self, key: str) -> contextlib.AbstractAsyncContextManager[BlobWriter]:
+        """Open a blob for writing; leaving the block without `commit` drops it."""
+
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Stream a range in chunks of at most 512 KiB. Raises FileGone when there is no such blob."""
+
+    async def size(self, key: str) -> int | None:
+        """Tell the size in bytes, None when there is no such blob."""
+
+    async def delete(self, key: str) -> None:
+        """Remove; no error when it is not there."""
+
+    async def local(self, key: str) -> Path:
+        """Give a path where the blob can be read by any process of this machine. Raises FileGone."""
+
+    def scratch(self) -> Path:
+        """Name a new file for another process to write, to be given to `publish`."""
+
+    async def publish(self, path: Path, key: str) -> None:
+        """Make a finished scratch file the blob `key`, replacing what was there. Durable when this returns."""
+
+    async def stale(self, older_than: float) -> list[str]:
+        """List keys last changed before a Unix time; for sweeps of blobs without a record."""
+
+
+@contextlib.contextmanager
+def mapped(what: str) -> Iterator[None]:
+    """Turn an OSError inside the block into ours; `what` is for the operator's log."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise errors.FileGone() from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise errors.StorageFull(retry_after=10) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise errors.SettingsError(f"{what}: {error}") from error
+        raise errors.Unavailable(f"{what}: storage error {errno.errorcode.get(error.errno or 0, '?')}", retry_after=1) from error
+
+
+class DirectoryBlobStore:
+    """Blobs as files: `{root}/{two hex digits}/{key}`; scratch files in `{root}/scratch`."""
+
+    def __init__(self, root: Path) -> None:
+        """Make the folders. Scratch files of a process that died are removed by `clear_scratch`."""
+        self._root = root
+        self._scratch = root / "scratch"
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="blobs")
+        with mapped(str(root)):
+            self._scratch.mkdir(parents=True, exist_ok=True)
+
+    def path(self, key: str) -> Path:
+        """Tell where a key's bytes are or would be."""
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"not a blob key: {key!r}")
+        return self._root / hashlib.sha256(key.encode()).hexdigest()[:2] / key
+
+    @contextlib.asynccontextmanager
+    async def writer(self, key: str) -> AsyncIterator[BlobWriter]:
+        """Open a blob for writing."""
+        path = self.scratch()
+        writing = _FileWriter(self, await self._off_loop(lambda: path.open("xb"), key), path, key)
+        try:
+            yield writing
+        finally:
+            await self._off_loop(writing.close, key)
+
+    async def read(self, key: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Stream a range."""
+        file = await self._off_loop(lambda: self.path(key).open("rb"), key)
+        try:
+            await self._off_loop(lambda: file.seek(offset), key)
+            left = length if length is not None else 1 << 62
+            while left > 0 and (data := await self._off_loop(partial(file.read, min(left, CHUNK_BYTES)), key)):
+                left -= len(data)
+                yield data
+        finally:
+            file.close()
+
+    async def size(self, key: str) -> int | None:
+        """Tell the size."""
+        try:
+            return (await self._off_loop(lambda: self.path(key).stat(), key)).st_size
+        except errors.FileGone:
+            return None
+
+    async def delete(self, key: str) -> None:
+        """Remove."""
+        await self._off_loop(lambda: self.path(key).unlink(missing_ok=True), key)
+
+    async def local(self, key: str) -> Path:
+        """Give the path itself."""
+        await self._off_loop(lambda: self.path(key).stat(), key)
+        return self.path(key)
+
+    def scratch(self) -> Path:
+        """Name a file in the scratch folder; the name begins with the pid of the asker."""
+        return self._scratch / f"{os.getpid()}-{ids.new('')}"
+
+    async def publish(self, path: Path, key: str) -> None:
+        """Sync, rename, and sync the folder."""
+
+        def publish() -> None:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            target = self.path(key)
+            target.parent.mkdir(exist_ok=True)
+            path.replace(target)
+            for folder in (target.parent, self._root):
+                descriptor = os.open(folder, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+        await self._off_loop(publish, key)
+
+    async def stale(self, older_than: float) -> list[str]:
+        """List old keys."""
+
+        def scan() -> list[str]:
+            files = (path for folder in self._root.iterdir() if folder != self._scratch for path in folder.iterdir())
+            return [path.name for path in files if path.stat().st_mtime < older_than]
+
+        return await self._off_loop(scan, "scan")
+
+    async def clear_scratch(self, older_than: float) -> None:
+        """Remove scratch files last changed before a Unix time: what dead writers left."""
+
+        def clear() -> None:
+            for path in self._scratch.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stat().st_mtime < older_than:
+                        path.unlink()
+
+        await self._off_loop(clear, "scratch")
+
+    async def _off_loop(self, work: Callable[[], _T], key: str) -> _T:
+        with mapped(f"blob {key}"):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+class _FileWriter:
+    def __init__(self, store: DirectoryBlobStore, file: BinaryIO, path: Path, key: str) -> None:
+        self._store, self._file, self._path, self._key = store, file, path, key
+
+    async def write(self, data: bytes) -> None:
+        await self._store._off_loop(lambda: self._file.write(data), self._key)  # noqa: SLF001 - one class in two halves
+
+    async def commit(self) -> None:
+        await self._store._off_loop(self._file.close, self._key)  # noqa: SLF001
+        await self._store.publish(self._path, self._key)
+
+    def close(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,22 @@
+"""Opaque ids. They sort by time of creation, so that a list by (created_at, id) is in the order of creation."""
+
+from __future__ import annotations
+
+import os
+import time
+
+__all__ = ["new"]
+
+_last_ms = 0
+_sequence = 0
+
+
+def new(prefix: str) -> str:
+    """Make an id: `prefix`, 12 hex digits of milliseconds, 4 of a counter within one, 16 random ones."""
+    global _last_ms, _sequence  # noqa: PLW0603 - the counter is what keeps ids of one millisecond in order
+    now_ms = time.time_ns() // 1_000_000
+    if now_ms <= _last_ms:
+        _sequence += 1
+    else:
+        _last_ms, _sequence = now_ms, 0
+    return f"{prefix}{_last_ms:012x}{_sequence & 0xFFFF:04x}{os.urandom(8).hex()}"

@@ -1,0 +1,49 @@
+"""Structured logs: one JSON line an event on standard error (or coloured text on a terminal).
+
+Event names are `noun.verb`. Ids travel in contextvars (`bind`). Prompts, outputs and keys are never logged, only lengths.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+from haywain.settings import LogSettings
+
+__all__ = ["bind", "configure", "get"]
+
+
+def configure(settings: LogSettings, process: str) -> None:
+    """Set up logging for a process; `process` is on every line."""
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
+    # Plain tracebacks: the pretty ones print local variables, and those hold prompts.
+    console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    renderer: Any = console if text else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info if not text else structlog.processors.StackInfoRenderer(),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(level=max(level, logging.WARNING), stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
+    structlog.contextvars.bind_contextvars(process=process)
+
+
+def get() -> Any:
+    """Make a logger: `log.info("shard.claimed", shard=3)`."""
+    return structlog.get_logger()
+
+
+def bind(**ids: str) -> None:
+    """Put ids on every further line of this asyncio task."""
+    structlog.contextvars.bind_contextvars(**ids)

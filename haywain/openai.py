@@ -1,0 +1,157 @@
+"""The wire: OpenAI's JSON as structs, field for field. A field without a value is present and null.
+
+Everything that leaves as JSON goes through `encode`, which escapes to ASCII: a client that splits lines on U+2028 still works.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = [
+    "CHAT_FIELDS", "ENDPOINTS", "ChatChoice", "ChatChunk", "ChatChunkChoice", "ChatCompletion", "ChatDelta", "ChatMessage",
+    "CompletionUsage", "ErrorBody", "ErrorEnvelope", "ascii_json", "encode", "error_body",
+]  # fmt: skip
+
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+
+CHAT_FIELDS = frozenset(
+    {
+        "model", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed",
+        "presence_penalty", "frequency_penalty", "repeat_penalty", "logit_bias", "logprobs", "top_logprobs", "n",
+        "response_format", "chat_template_kwargs", "user", "metadata", "stream", "stream_options",
+    }
+)  # fmt: skip
+"""Body fields of /v1/chat/completions that an engine may honour; `stream` never in a batch."""
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2)), error.end
+
+
+codecs.register_error("haywain_json", _escape)
+
+
+def ascii_json(data: bytes) -> bytes:
+    """Escape every non-ASCII character of UTF-8 JSON; they occur inside strings only, so the value stays the same."""
+    return data if data.isascii() else data.decode("utf-8").encode("ascii", "haywain_json")
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(value: Any) -> bytes:
+    """Encode as ASCII JSON, fields in the order of declaration."""
+    return ascii_json(_encoder.encode(value))
+
+
+class ErrorBody(msgspec.Struct, kw_only=True):
+    """What is inside the envelope."""
+
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorEnvelope(msgspec.Struct):
+    """The body of every non-2xx answer."""
+
+    error: ErrorBody
+
+
+def error_body(message: str, *, code: str = "", param: str = "", kind: str = "invalid_request_error") -> bytes:
+    """Encode an error envelope; empty texts become null."""
+    return encode(ErrorEnvelope(ErrorBody(message=message, type=kind, param=param or None, code=code or None)))
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """Part of `usage`."""
+
+    cached_tokens: int = 0
+
+
+class CompletionTokensDetails(msgspec.Struct):
+    """Part of `usage`."""
+
+    reasoning_tokens: int = 0
+
+
+class CompletionUsage(msgspec.Struct):
+    """`usage` of a completion, in tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+    @classmethod
+    def of(cls, prompt: int, completion: int, cached: int = 0, reasoning: int = 0) -> CompletionUsage:
+        """Make from counts."""
+        details = PromptTokensDetails(cached), CompletionTokensDetails(reasoning)
+        return cls(prompt, completion, prompt + completion, *details)
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    """The answer of a choice."""
+
+    role: str = "assistant"
+    content: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    """One of `n` answers. `finish_reason`: stop, length, content_filter."""
+
+    index: int
+    message: ChatMessage
+    finish_reason: str
+    logprobs: Any = None
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    """A whole answer of /v1/chat/completions; `created` in Unix seconds."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: CompletionUsage
+    system_fingerprint: str | None = None
+
+
+class ChatDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a chunk adds; absent members add nothing."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, kw_only=True):
+    """One choice of a chunk."""
+
+    index: int
+    delta: ChatDelta
+    finish_reason: str | None = None
+    logprobs: Any = None
+
+
+class ChatChunk(msgspec.Struct, kw_only=True):
+    """A piece of a streamed answer; the last one of a stream may carry `usage` and no choices."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: CompletionUsage | None = None
+    system_fingerprint: str | None = None

@@ -1,0 +1,269 @@
+"""gRPC both ways: servers with one interceptor, health and reflection; clients with deadlines; errors that keep their class.
+
+A server maps every `HaywainError` to a status with `ErrorInfo` and everything else to "internal error"; `call` and `stream` rebuild
+the class at the caller. Handlers never call `context.abort`. The request id travels in `x-request-id`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import structlog
+import uvloop
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import _async as health_aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from haywain import errors, ids, log
+
+__all__ = ["OPTIONS", "Interceptor", "Server", "call", "channel", "error_of", "run", "serving", "stream"]
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.so_reuseport", 0),
+]
+_DETAILS = "grpc-status-details-bin"
+_DOMAIN = "haywain"
+_INTERNAL = "The server had an error while processing your request."
+_MESSAGE_LIMIT = 2_000
+"""gRPC metadata has a soft limit of 8 KiB and the message travels twice."""
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+ErrorHook = Callable[[errors.HaywainError], Metadata]
+_T = TypeVar("_T")
+_log = log.get()
+
+
+# -- servers ------------------------------------------------------------------------------------------------------------------
+
+
+class Interceptor(grpc.aio.ServerInterceptor):
+    """Binds ids to the log, and is the one door from exceptions to statuses. Works for all four kinds of RPC."""
+
+    def __init__(self, on_error: ErrorHook | None = None, on_broken_stream: bytes | None = None) -> None:
+        """`on_error` adds trailing metadata to an error.
+
+        `on_broken_stream` is sent as the last message when a response stream fails after its first message and the call has
+        `x-haywain-rest`: bytes that no protobuf parser takes make a transcoder cut the HTTP response instead of ending it well.
+        """
+        self._on_error = on_error
+        self._on_broken_stream = on_broken_stream
+
+    async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
+        """Wrap the handler."""
+        handler = await continuation(details)
+        if handler is None or details.method.startswith("/grpc."):
+            return handler
+        if handler.response_streaming:
+            return self._streaming(handler, details.method)
+        kind = "stream_unary" if handler.request_streaming else "unary_unary"
+        inner = getattr(handler, kind)
+
+        async def unary(request: Any, context: Any) -> Any:
+            _bind(context, details.method)
+            try:
+                return await inner(request, context)
+            except Exception as error:  # noqa: BLE001 - the one place that may
+                await self._abort(context, error)
+
+        return handler._replace(**{kind: unary})
+
+    def _streaming(self, handler: Any, method: str) -> Any:
+        kind = "stream_stream" if handler.request_streaming else "unary_stream"
+        inner = getattr(handler, kind)
+        serialize = handler.response_serializer
+
+        async def streaming(request: Any, context: Any) -> AsyncIterator[Any]:
+            _bind(context, method)
+            started = False
+            messages = inner(request, context)
+            try:
+                async for message in messages:
+                    started = True
+                    yield message
+            except Exception as error:  # noqa: BLE001 - the one place that may
+                if started and self._on_broken_stream is not None and _header(context, "x-haywain-rest"):
+                    _log.exception("stream.broken")
+                    yield self._on_broken_stream
+                    return
+                await self._abort(context, error)
+            finally:
+                await messages.aclose()
+
+        return handler._replace(
+            **{kind: streaming}, response_serializer=lambda message: message if type(message) is bytes else serialize(message)
+        )
+
+    async def _abort(self, context: Any, error: Exception) -> None:
+        if isinstance(error, grpc.aio.AbortError):
+            raise error
+        if not isinstance(error, errors.HaywainError):
+            _log.exception("rpc.failed")
+            error = errors.HaywainError(_INTERNAL)
+        elif type(error).status is grpc.StatusCode.INTERNAL:
+            _log.error("rpc.failed", error=error.message)
+        extra = self._on_error(error) if self._on_error else ()
+        await context.abort(error.status, error.message[:_MESSAGE_LIMIT], trailing_metadata=(*_details(error), *extra))
+
+
+def _bind(context: Any, method: str) -> None:
+    structlog.contextvars.bind_contextvars(
+        rpc=method.rsplit("/", 1)[-1], request_id=_header(context, "x-request-id") or ids.new("req_")
+    )
+
+
+def _header(context: Any, name: str) -> str:
+    return next((str(value) for key, value in context.invocation_metadata() or () if key == name), "")
+
+
+def _details(error: errors.HaywainError) -> Metadata:
+    info = error_details_pb2.ErrorInfo(
+        reason=error.reason(),
+        domain=_DOMAIN,
+        metadata={"code": error.code, "param": error.param[:200], "retry_after": f"{error.retry_after:g}"},
+    )
+    packed = any_pb2.Any()
+    packed.Pack(info)
+    status = status_pb2.Status(code=error.status.value[0], message=error.message[:_MESSAGE_LIMIT], details=[packed])
+    return ((_DETAILS, status.SerializeToString()),)
+
+
+class Server:
+    """A running gRPC server with its health."""
+
+    def __init__(self, server: grpc.aio.Server, servicer: Any, names: Sequence[str]) -> None:
+        """Made by `serving`."""
+        self.grpc = server
+        self._health = servicer
+        self._names = names
+
+    async def set_serving(self, serving: bool) -> None:
+        """Tell the health service's askers whether to send calls here."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", *self._names):
+            await self._health.set(name, status)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    address: str,
+    services: Iterable[tuple[Any, Callable[[Any, Any], None], str]],
+    *,
+    interceptor: Interceptor | None = None,
+    grace_seconds: float = 2.0,
+) -> AsyncIterator[Server]:
+    """Serve `(servicer, add_XServicer_to_server, full name)`s at `address` until the block ends.
+
+    Health answers SERVING inside the block; at its end NOT_SERVING, then calls get `grace_seconds` to end.
+    Raises SettingsError when the address can't be bound.
+    """
+    server = grpc.aio.server(interceptors=[interceptor or Interceptor()], options=OPTIONS)
+    names = []
+    for servicer, add, name in services:
+        add(servicer, server)
+        names.append(name)
+    health_servicer = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    if address.startswith("unix:"):
+        Path(address.removeprefix("unix:")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise errors.SettingsError(f"can't listen on {address}: is it taken?") from error
+    await server.start()
+    running = Server(server, health_servicer, names)
+    await running.set_serving(True)
+    try:
+        yield running
+    finally:
+        await running.set_serving(False)
+        await server.stop(grace_seconds)
+
+
+def run(main: Callable[[asyncio.Event], Awaitable[_T]]) -> _T:
+    """Run a process: `main` gets an event that SIGTERM and SIGINT set, and should return soon after."""
+
+    async def supervised() -> _T:
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        return await main(stopping)
+
+    return uvloop.run(supervised())
+
+
+# -- clients ------------------------------------------------------------------------------------------------------------------
+
+
+def channel(address: str) -> grpc.aio.Channel:
+    """Open a channel to a target such as `unix:/path` or `host:port`. Connects when first used, reconnects by itself."""
+    return grpc.aio.insecure_channel(address, options=OPTIONS)
+
+
+async def call(method: Any, request: Any, *, timeout: float | None = 10.0, tenant: str = "", wait: bool = True) -> Any:
+    """Call a unary-answer RPC (`stub.GetFile`), with a message or an async iterator of them.
+
+    `timeout` in seconds. With `wait`, a peer that restarts is waited for within the timeout. Raises the HaywainError that the
+    peer raised, Unavailable or DeadlineExceeded.
+    """
+    try:
+        return await method(request, timeout=timeout, wait_for_ready=wait, metadata=_metadata(tenant))
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from None
+
+
+async def stream(method: Any, request: Any, *, timeout: float | None = None, tenant: str = "") -> AsyncIterator[Any]:
+    """Call a streaming-answer RPC; closing the iterator cancels the call. Raises as `call` does."""
+    calling = method(request, timeout=timeout, wait_for_ready=timeout is not None, metadata=_metadata(tenant))
+    try:
+        async for message in calling:
+            yield message
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from None
+    finally:
+        calling.cancel()
+
+
+def _metadata(tenant: str) -> list[tuple[str, str]]:
+    request_id = structlog.contextvars.get_contextvars().get("request_id", "")
+    pairs = [("x-request-id", str(request_id))] if request_id else []
+    return [*pairs, ("x-haywain-tenant", tenant)] if tenant else pairs
+
+
+def error_of(error: grpc.aio.AioRpcError) -> errors.HaywainError:
+    """Rebuild what the peer raised from a status; a status without our `ErrorInfo` becomes the nearest class."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS:
+            for packed in status_pb2.Status.FromString(bytes(value)).details:
+                info = error_details_pb2.ErrorInfo()
+                kind = errors.by_reason(info.reason) if packed.Unpack(info) and info.domain == _DOMAIN else None
+                if kind is not None:
+                    facts = info.metadata
+                    return kind(
+                        error.details() or "",
+                        code=facts.get("code", ""),
+                        param=facts.get("param", ""),
+                        retry_after=float(facts.get("retry_after") or 0),
+                    )
+    match error.code():
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+            return errors.Unavailable(retry_after=1)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return errors.DeadlineExceeded(retry_after=1)
+        case _:
+            return errors.HaywainError(f"{error.code().name}: {error.details()}")

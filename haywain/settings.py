@@ -1,0 +1,230 @@
+"""Settings: one frozen tree, read once at start and passed down by constructor.
+
+Sources, later ones win: the defaults below < a TOML file < environment (`HAYWAIN_SCHEDULER__LEASE_SECONDS=30`) < flags
+(`--set scheduler.lease_seconds=30`). Units are in the names. Unknown keys are errors. `haywain config` prints what is in force;
+docs/settings.md lists everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from haywain.errors import SettingsError
+
+__all__ = [
+    "BatchesSettings", "DatabaseSettings", "EchoSettings", "EngineSettings", "EnvoySettings", "FilesSettings", "GatewaySettings",
+    "LlamaCppSettings", "LogSettings", "SchedulerSettings", "Settings", "load",
+]  # fmt: skip
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of the settings file."""
+
+
+class LogSettings(_Section, frozen=True):
+    """`[log]`"""
+
+    level: str = "info"
+    format: str = "auto"
+    """auto (text on a terminal, else json), json, text"""
+
+
+class DatabaseSettings(_Section, frozen=True):
+    """`[db]`"""
+
+    url: str = ""
+    """empty: one SQLite file a service in the data folder"""
+
+
+class EnvoySettings(_Section, frozen=True):
+    """`[envoy]`"""
+
+    host: str = "127.0.0.1"
+    port: int = 10900
+    max_upload_bytes: int = 210_763_776
+    """a multipart body: the file limit and 1 MiB of form around it"""
+    max_body_bytes: int = 4_194_304
+    """any other body"""
+
+
+class GatewaySettings(_Section, frozen=True):
+    """`[gateway]`"""
+
+    address: str = ""
+    completion_timeout_seconds: float = 600.0
+    """a synchronous request's whole time"""
+
+
+class FilesSettings(_Section, frozen=True):
+    """`[files]`"""
+
+    address: str = ""
+    max_file_bytes: int = 209_715_200
+    batch_expires_after_seconds: int = 2_592_000
+    """files of purpose `batch`, unless the upload says otherwise"""
+    uploaded_status: str = "processed"
+    """processed, or uploaded: a file's status once stored"""
+
+
+class BatchesSettings(_Section, frozen=True):
+    """`[batches]`"""
+
+    address: str = ""
+    max_lines: int = 50_000
+    max_line_bytes: int = 1_048_576
+    max_errors: int = 1_000
+    shard_rows: int = 5_000
+    completion_windows: str = "24h"
+    """24h, or any: s, m, h up to 168h"""
+    mixed_models: bool = False
+    cancel_conflict: int = 409
+    """status of cancelling a terminal batch: 409, or 400"""
+    check_file_at_create: bool = False
+    one_active_per_file: bool = False
+    poll_seconds: float = 1.0
+    """how often the scheduler is asked when no hint comes"""
+
+
+class SchedulerSettings(_Section, frozen=True):
+    """`[scheduler]`"""
+
+    address: str = ""
+    replica: str = "scheduler-0"
+    """stable name of this replica; its own leases are taken over at start"""
+    lease_seconds: float = 30.0
+    intake_rows: int = 1_000_000
+    slots: int = 10_240
+    """sequences out at engines at the same time"""
+    message_rows: int = 128
+    message_bytes: int = 1_048_576
+    checkpoint_seconds: float = 1.0
+    """how often recorded rows are committed as segments"""
+    heartbeat_ms: int = 1_000
+    row_timeout_seconds: float = 0.0
+    """a row's time at an engine; 0 for no limit"""
+    max_losses: int = 2
+    """a row that was in this many lost engines is failed"""
+    max_attempts: int = 5
+    """a row that engines refused as retryable this many times is failed"""
+    incremental_retention_seconds: float = 86_400.0
+
+
+class EchoSettings(_Section, frozen=True):
+    """`[engine.echo]`"""
+
+    model: str = "echo"
+    slots: int = 128
+    ms_per_row: float = 0.0
+    ms_per_token: float = 0.0
+    fail_every: int = 0
+    """every n-th row answers 500; 0 for none"""
+    fail_containing: str = ""
+    """rows whose text holds this answer 500"""
+    die_containing: str = ""
+    """a row whose text holds this kills the process"""
+    hang_containing: str = ""
+    """rows whose text holds this never answer"""
+    run_log: str = ""
+    """a file that gets one line a row run: what tests count executions by"""
+
+
+class LlamaCppSettings(_Section, frozen=True):
+    """`[engine.llamacpp]`"""
+
+    model_path: str = ""
+    """a GGUF file"""
+    model: str = ""
+    """id that requests name; empty: the file's `general.name`, made a slug"""
+    workers: int = 0
+    """decoder processes; 0: one a core"""
+    threads: int = 1
+    """threads a decoder process"""
+    slots: int = 16
+    """sequences a decoder process decodes together"""
+    context_length: int = 0
+    """tokens a sequence; 0: the model's own, at most 4,096"""
+    batch_tokens: int = 512
+    """tokens a decode step takes at most"""
+
+
+class EngineSettings(_Section, frozen=True):
+    """`[engine]`"""
+
+    address: str = ""
+    id: str = "engine-0"
+    backend: str = "llamacpp"
+    """llamacpp, echo"""
+    echo: EchoSettings = EchoSettings()
+    llamacpp: LlamaCppSettings = LlamaCppSettings()
+
+
+class Settings(_Section, frozen=True):
+    """The whole tree."""
+
+    data_dir: str = "haywain-data"
+    log: LogSettings = LogSettings()
+    db: DatabaseSettings = DatabaseSettings()
+    envoy: EnvoySettings = EnvoySettings()
+    gateway: GatewaySettings = GatewaySettings()
+    files: FilesSettings = FilesSettings()
+    batches: BatchesSettings = BatchesSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    engine: EngineSettings = EngineSettings()
+
+    @property
+    def data(self) -> Path:
+        """The data folder, absolute."""
+        return Path(self.data_dir).absolute()
+
+    @property
+    def run_dir(self) -> Path:
+        """Where sockets live: `{data}/run`, or a folder below the temporary one when that path is too long for a socket."""
+        inside = self.data / "run"
+        if len(str(inside)) <= 80:
+            return inside
+        return Path(tempfile.gettempdir()) / f"haywain-{hashlib.sha256(str(self.data).encode()).hexdigest()[:12]}"
+
+    def address(self, process: str) -> str:
+        """Tell the gRPC target of gateway, files, batches, scheduler or engine: as set, else a Unix socket of this instance."""
+        return str(getattr(self, process).address) or f"unix:{self.run_dir / process}.sock"
+
+
+def load(*, file: Path | None = None, env: Mapping[str, str] | None = None, sets: Iterable[str] = ()) -> Settings:
+    """Merge all sources into `Settings`.
+
+    `sets` are `section.key=value` texts. Raises SettingsError that names the source, the key and what was expected.
+    """
+    tree: dict[str, Any] = {}
+    if file is not None:
+        try:
+            tree = tomllib.loads(file.read_text("utf-8"))
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(f"settings file {file}: {error}") from error
+    for name, value in (env or {}).items():
+        if name.startswith("HAYWAIN_") and "__" in name:
+            _put(tree, name.removeprefix("HAYWAIN_").lower().split("__"), value, name)
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {text}: expected section.key=value")
+        _put(tree, key.strip().split("."), value, f"--set {key}")
+    try:
+        return msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"settings: {error}") from error
+
+
+def _put(tree: dict[str, Any], path: list[str], value: str, source: str) -> None:
+    for part in path[:-1]:
+        child = tree.setdefault(part, {})
+        if not isinstance(child, dict):
+            raise SettingsError(f"{source}: {part} is a value, not a section")
+        tree = child
+    tree[path[-1]] = value

@@ -1,0 +1,1 @@
+"""The domain services: files, batches, scheduler. They meet in protos only."""
