@@ -249,7 +249,7 @@ def error_of(error: grpc.aio.AioRpcError) -> errors.HaywainError:
     """Rebuild what the peer raised from a status; a status without our `ErrorInfo` becomes the nearest class."""
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS:
-            for packed in status_pb2.Status.FromString(bytes(value)).details:
+            for packed in status_pb2.Status.FromString(value if isinstance(value, bytes) else b"").details:
                 info = error_details_pb2.ErrorInfo()
                 kind = errors.by_reason(info.reason) if packed.Unpack(info) and info.domain == _DOMAIN else None
                 if kind is not None:
