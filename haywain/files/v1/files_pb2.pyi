@@ -66,12 +66,16 @@ class UploadFileRequest(_message.Message):
         expires_after_seconds: int
         def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., filename: _Optional[str] = ..., purpose: _Optional[str] = ..., expires_after_seconds: _Optional[int] = ...) -> None: ...
     class End(_message.Message):
-        __slots__ = ("sha256", "size_bytes")
+        __slots__ = ("sha256", "size_bytes", "purpose", "expires_after_seconds")
         SHA256_FIELD_NUMBER: _ClassVar[int]
         SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+        PURPOSE_FIELD_NUMBER: _ClassVar[int]
+        EXPIRES_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
         sha256: str
         size_bytes: int
-        def __init__(self, sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+        purpose: str
+        expires_after_seconds: int
+        def __init__(self, sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., purpose: _Optional[str] = ..., expires_after_seconds: _Optional[int] = ...) -> None: ...
     HEADER_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
