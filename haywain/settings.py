@@ -20,7 +20,7 @@ from haywain.errors import SettingsError
 
 __all__ = [
     "BatchesSettings", "DatabaseSettings", "EchoSettings", "EngineSettings", "EnvoySettings", "FilesSettings", "GatewaySettings",
-    "LlamaCppSettings", "LogSettings", "SchedulerSettings", "Settings", "load",
+    "LlamaCppSettings", "LogSettings", "SchedulerSettings", "Settings", "dump", "load",
 ]  # fmt: skip
 
 
@@ -228,3 +228,18 @@ def _put(tree: dict[str, Any], path: list[str], value: str, source: str) -> None
             raise SettingsError(f"{source}: {part} is a value, not a section")
         tree = child
     tree[path[-1]] = value
+
+
+def dump(settings: Settings) -> str:
+    """Write the whole tree as TOML, a dotted key a line; `load(file=…)` reads it back."""
+    lines: list[str] = []
+
+    def walk(tree: dict[str, Any], prefix: str) -> None:
+        for key, value in tree.items():
+            if isinstance(value, dict):
+                walk(value, f"{prefix}{key}.")
+            else:
+                lines.append(f"{prefix}{key} = {msgspec.json.encode(value).decode()}\n")
+
+    walk(msgspec.to_builtins(settings), "")
+    return "".join(lines)
