@@ -1,0 +1,130 @@
+"""Rows a second through the whole mesh with the echo engine: REST upload to downloaded output, and what each process needs for it.
+
+    python bench/throughput.py --rows 50000 [--row-bytes 200] [--slots 128]
+
+Prints one line a stage, the total, and each process's highest resident memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import httpx
+import psutil
+
+TERMINAL = ("completed", "failed", "expired", "cancelled")
+
+
+class Memory(threading.Thread):
+    """Samples the resident memory of a process family."""
+
+    def __init__(self, pid: int) -> None:
+        """`pid` is the family's root."""
+        super().__init__(daemon=True)
+        self.highest: dict[str, float] = defaultdict(float)
+        self._root = psutil.Process(pid)
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        """Sample until `done`."""
+        while not self.done.wait(0.2):
+            for process in (self._root, *self._root.children(recursive=True)):
+                try:
+                    words, megabytes = process.cmdline(), process.memory_info().rss / 1e6
+                except psutil.Error:
+                    continue
+                name = words[3] if words[1:3] == ["-m", "haywain"] else Path(words[0]).name if words else "?"
+                self.highest[name] = max(self.highest[name], megabytes)
+
+
+def write_input(path: Path, rows: int, row_bytes: int) -> None:
+    """Write `rows` chat lines of about `row_bytes` each."""
+    text = "word " * max((row_bytes - 150) // 5, 1)
+    with path.open("w") as file:
+        for number in range(rows):
+            body = {"model": "echo", "messages": [{"role": "user", "content": f"{number} {text}"}], "max_tokens": 16}
+            file.write(
+                json.dumps({"custom_id": f"row-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}) + "\n"
+            )
+
+
+def measure(client: httpx.Client, source: Path, results: Path, rows: int) -> None:
+    """Run one batch, printing the stages."""
+    began = last = time.perf_counter()
+
+    def stage(name: str) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        print(f"{name:<12} {now - last:8.2f} s", flush=True)
+        last = now
+
+    with source.open("rb") as file:
+        uploaded = client.post("/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", file)}).raise_for_status().json()
+    stage("upload")
+    body = {"input_file_id": uploaded["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    batch = client.post("/v1/batches", json=body).raise_for_status().json()
+    status = batch["status"]
+    while batch["status"] not in TERMINAL:
+        time.sleep(0.05)
+        batch = client.get(f"/v1/batches/{batch['id']}").raise_for_status().json()
+        if batch["status"] != status:
+            stage(status)
+            status = batch["status"]
+    if batch["status"] != "completed" or batch["request_counts"] != {"total": rows, "completed": rows, "failed": 0}:
+        sys.exit(f"not completed: {json.dumps(batch)[:1000]}")
+    with client.stream("GET", f"/v1/files/{batch['output_file_id']}/content") as response, results.open("wb") as file:
+        for chunk in response.raise_for_status().iter_bytes():
+            file.write(chunk)
+    stage("download")
+    total = time.perf_counter() - began
+    print(f"{'total':<12} {total:8.2f} s  {rows / total:,.0f} rows/s")
+    with results.open("rb") as file:
+        if sum(1 for _ in file) != rows:
+            sys.exit("lines are missing")
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--row-bytes", type=int, default=250)
+    parser.add_argument("--slots", type=int, default=128)
+    parser.add_argument("--port", type=int, default=10911)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hwbench") as folder:
+        source = Path(folder) / "in.jsonl"
+        write_input(source, options.rows, options.row_bytes)
+        print(f"{options.rows} rows, {source.stat().st_size / 1e6:.0f} MB")
+        size = source.stat().st_size + 1_000_000
+        sets = [f"engine.echo.slots={options.slots}", f"batches.max_lines={options.rows}", f"files.max_file_bytes={size}"]
+        sets.append(f"envoy.max_upload_bytes={size + 1_000_000}")
+        words = [sys.executable, "-m", "haywain", "up", "--engine", "echo", "--data", f"{folder}/data", "--port", str(options.port)]
+        began = time.perf_counter()
+        mesh = subprocess.Popen([*words, *(word for text in sets for word in ("--set", text))], stdout=subprocess.PIPE)
+        try:
+            assert mesh.stdout is not None  # noqa: S101 - it was asked for
+            if not mesh.stdout.readline().startswith(b"ready"):
+                sys.exit("the mesh did not start")
+            print(f"{'ready':<12} {time.perf_counter() - began:8.2f} s")
+            memory = Memory(mesh.pid)
+            memory.start()
+            with httpx.Client(base_url=f"http://127.0.0.1:{options.port}", timeout=None, trust_env=False) as client:  # noqa: S113
+                measure(client, source, Path(folder) / "out.jsonl", options.rows)
+            memory.done.set()
+            for name, megabytes in sorted(memory.highest.items()):
+                print(f"{name:<24} {megabytes:6.0f} MB")
+        finally:
+            mesh.terminate()
+            mesh.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""`haywain up` as an operator meets it: the ready line, the refusals, the restarts, the stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+from conservation import assert_conserved
+from mesh import PROCESSES, Mesh, chat_row, until
+
+
+def refusal(mesh: Mesh, *more: str) -> str:
+    """Run `up` where it must refuse; its one line."""
+    done = subprocess.run(mesh.arguments(*more), capture_output=True, text=True, timeout=60, check=False, cwd="/")
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_a_batch_runs_and_nothing_is_left(haywain: Path) -> None:
+    """After `ready` a batch completes; SIGTERM stops every process and exits 0."""
+    with Mesh(haywain).start("--engine", "echo") as mesh:
+        rows = [chat_row(f"row-{n}", f"text {n}") for n in range(300)]
+        batch = mesh.wait(mesh.create(rows)["id"])
+        assert batch["status"] == "completed"
+        output, failed = assert_conserved(mesh.client, batch, [row["custom_id"] for row in rows])
+        assert len(output) == 300
+        assert not failed
+        assert mesh.stop() == 0
+
+
+def test_interrupt_stops_in_order(haywain: Path) -> None:
+    """SIGINT is a clean stop as well."""
+    with Mesh(haywain).start("--engine", "echo") as mesh:
+        assert mesh.stop(signal.SIGINT) == 0
+
+
+def test_no_orphan_when_the_supervisor_is_killed(haywain: Path) -> None:
+    """kill -9 of `up` takes every process of the mesh with it."""
+    with Mesh(haywain).start("--engine", "echo") as mesh:
+        assert mesh.process is not None
+        family = psutil.Process(mesh.process.pid).children(recursive=True)
+        assert len(family) >= len(PROCESSES)
+        mesh.process.kill()
+        mesh.process.wait()
+        _, alive = psutil.wait_procs(family, timeout=10)
+        assert not alive
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_what_dies_is_restarted(haywain: Path, name: str) -> None:
+    """A killed process comes back with another pid and a batch runs to its end."""
+    with Mesh(haywain).start("--engine", "echo") as mesh:
+        before = mesh.pid(name)
+        os.kill(before, signal.SIGKILL)
+        until(f"{name} is another process", lambda: mesh.pid(name) != before)
+        until("healthy", lambda: healthy(mesh))
+        batch = mesh.wait(mesh.create([chat_row("a")])["id"])
+        assert batch["status"] == "completed"
+        assert_conserved(mesh.client, batch, ["a"])
+
+
+def healthy(mesh: Mesh) -> bool:
+    """Ask /health, whatever state the door is in."""
+    try:
+        return mesh.client.get("/health").status_code == 200
+    except Exception:  # noqa: BLE001 - refused, reset, anything: not healthy yet
+        return False
+
+
+def test_two_side_by_side(haywain: Path) -> None:
+    """Two instances on other ports and folders don't touch."""
+    with Mesh(haywain).start("--engine", "echo") as one, Mesh(haywain).start("--engine", "echo") as two:
+        batch = one.wait(one.create([chat_row("a")])["id"])
+        assert batch["status"] == "completed"
+        assert_conserved(one.client, batch, ["a"])
+        assert two.client.get(f"/v1/batches/{batch['id']}").status_code == 404
+        assert two.client.get("/v1/batches").json()["data"] == []
+        assert one.stop() == 0
+        assert two.client.get("/health").status_code == 200
+
+
+def test_port_taken(haywain: Path) -> None:
+    """A taken port is told in one line, and the folder can be used afterwards."""
+    with Mesh(haywain) as mesh, socket.socket() as other:
+        other.bind(("127.0.0.1", mesh.port))
+        other.listen()
+        assert f"127.0.0.1:{mesh.port}" in refusal(mesh, "--engine", "echo")
+
+
+def test_folder_not_writable(haywain: Path) -> None:
+    """A data folder that can't be made is told in one line."""
+    with Mesh(haywain, data=Path("/proc/haywain")) as mesh:
+        assert "/proc/haywain can't be written" in refusal(mesh, "--engine", "echo")
+
+
+def test_one_up_a_folder(haywain: Path) -> None:
+    """A second `up` on a folder in use is refused; the first goes on."""
+    with Mesh(haywain).start("--engine", "echo") as mesh:
+        with Mesh(haywain, data=mesh.data) as second:
+            assert "in use by another haywain up" in refusal(second, "--engine", "echo")
+        assert mesh.client.get("/health").status_code == 200
+
+
+def test_model_missing_or_not_a_gguf(haywain: Path, tmp_path: Path) -> None:
+    """A model that isn't there, or isn't a GGUF, is told before anything is started."""
+    with Mesh(haywain) as mesh:
+        assert "can't be read: No such file" in refusal(mesh, "--model", str(tmp_path / "none.gguf"))
+        (tmp_path / "page.gguf").write_bytes(b"<html>not a model</html>")
+        assert "is not a GGUF: it begins with b'<htm'" in refusal(mesh, "--model", str(tmp_path / "page.gguf"))
+        assert not (mesh.data / "logs").exists()
+
+
+def test_truncated_model(haywain: Path, tmp_path: Path) -> None:
+    """A GGUF that ends too early is told in one line by the engine."""
+    with Mesh(haywain) as mesh:
+        (tmp_path / "cut.gguf").write_bytes(b"GGUF" + bytes(60))
+        assert str(tmp_path / "cut.gguf") in refusal(mesh, "--model", str(tmp_path / "cut.gguf"))
+
+
+def test_newer_data_folder(haywain: Path) -> None:
+    """A folder of a newer version is refused and left as it is."""
+    with Mesh(haywain) as mesh:
+        (mesh.data / "format").write_text("7\n")
+        assert "written by a newer Haywain: its format is '7'" in refusal(mesh, "--engine", "echo")
+        assert (mesh.data / "format").read_text() == "7\n"
+
+
+def test_newer_schema(haywain: Path) -> None:
+    """A database of a newer version is refused and left as it is."""
+    with Mesh(haywain).start("--engine", "echo") as mesh:
+        mesh.stop()
+        with sqlite3.connect(mesh.data / "scheduler.db") as connection:
+            connection.execute("update schema_version set version = 99")
+        connection.close()
+        assert "written by a newer Haywain: its schema is 99" in refusal(mesh, "--engine", "echo")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("scheduler.nope=1", "unknown field `nope`"),
+        ("scheduler.slots=many", "Expected `int`"),
+        ("slots", "expected section.key=value"),
+        ("engine.backend=abacus", "abacus"),
+    ],
+)
+def test_bad_settings(haywain: Path, setting: str, words: str) -> None:
+    """A setting that can't be used is named."""
+    with Mesh(haywain) as mesh:
+        assert words in refusal(mesh, "--set", setting)
