@@ -1,4 +1,10 @@
-"""JSON as the contract means it: UTF-8, no NaN, no lone surrogates, no duplicate keys, nothing nested past the stack."""
+"""JSON as the contract means it: UTF-8, no NaN, no lone surrogates, no duplicate keys, nothing nested past the stack.
+
+msgspec is strict about all of it but duplicate keys, where the last one wins. They are found without looking at each key: what
+was decoded is encoded again, and a member that was lost took at least the two quotes of its key with it. The number of quotes
+is otherwise the same, because a quote inside a string can only be written `\\"` or `\\u0022`; text with the latter, and text
+whose quotes don't match, is looked at key by key.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,9 @@ import msgspec
 
 __all__ = ["NotJSON", "decode"]
 
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
 
 class NotJSON(ValueError):
     """The bytes are not JSON; the message says why, for people."""
@@ -17,21 +26,43 @@ class NotJSON(ValueError):
 def decode(data: bytes) -> Any:
     """Decode strictly; integers keep all their digits. Raises NotJSON."""
     try:
-        text = data.decode("utf-8")
-        value = msgspec.json.decode(data)
-        json.loads(text, object_pairs_hook=_no_duplicates)
-    except UnicodeDecodeError as error:
-        raise NotJSON(f"invalid UTF-8 at byte {error.start}") from None
+        value = _decode(data)
+        if b"\\u0022" in data or _encode(value).count(b'"') != data.count(b'"'):
+            _look_at_keys(data)
     except RecursionError:
         raise NotJSON("nested too deeply") from None
-    except (msgspec.DecodeError, ValueError) as error:
-        raise NotJSON(str(error)) from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise NotJSON(_why(data, str(error))) from None
     return value
+
+
+def _look_at_keys(data: bytes) -> None:
+    json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> None:
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
-            raise ValueError(f"duplicate key {key!r}")
+            raise ValueError(f"duplicate key {key[:64]!r}")
         seen.add(key)
+
+
+def _why(data: bytes, told: str) -> str:
+    """Find better words than the decoder's where it only says "truncated" or nothing of the place."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return f"invalid UTF-8 at byte {error.start}"
+    if not text.strip():
+        return "nothing there"
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return told.removeprefix("JSON is malformed: ")
+    # Python's own decoder is laxer: what it takes and msgspec doesn't has one of these.
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return "a lone surrogate in a string"
+    return told.removeprefix("JSON is malformed: ")
