@@ -210,9 +210,13 @@ def run(main: Callable[[asyncio.Event], Awaitable[_T]]) -> _T:
 # -- clients ------------------------------------------------------------------------------------------------------------------
 
 
-def channel(address: str) -> grpc.aio.Channel:
-    """Open a channel to a target such as `unix:/path` or `host:port`. Connects when first used, reconnects by itself."""
-    return grpc.aio.insecure_channel(address, options=OPTIONS)
+def channel(address: str, *, retry_ms: int = 1_000) -> grpc.aio.Channel:
+    """Open a channel to a target such as `unix:/path` or `host:port`. Connects when first used, reconnects by itself.
+
+    `retry_ms`: the longest pause between tries to connect.
+    """
+    options = [(key, retry_ms if key == "grpc.max_reconnect_backoff_ms" else value) for key, value in OPTIONS]
+    return grpc.aio.insecure_channel(address, options=options)
 
 
 async def call(method: Any, request: Any, *, timeout: float | None = 10.0, tenant: str = "", wait: bool = True) -> Any:
