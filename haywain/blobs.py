@@ -13,7 +13,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ class BlobStore(Protocol):
     def writer(self, key: str) -> contextlib.AbstractAsyncContextManager[BlobWriter]:
         """Open a blob for writing; leaving the block without `commit` drops it."""
 
-    def read(self, key: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes, None]:
         """Stream a range in chunks of at most 512 KiB. Raises FileGone when there is no such blob."""
 
     async def size(self, key: str) -> int | None:
@@ -64,6 +64,9 @@ class BlobStore(Protocol):
 
     async def stale(self, older_than: float) -> list[str]:
         """List keys last changed before a Unix time; for sweeps of blobs without a record."""
+
+    async def clear_scratch(self, older_than: float) -> None:
+        """Remove scratch files last changed before a Unix time: what dead writers left."""
 
 
 @contextlib.contextmanager
@@ -108,7 +111,7 @@ class DirectoryBlobStore:
         finally:
             await self._off_loop(writing.close, key)
 
-    async def read(self, key: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+    async def read(self, key: str, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes, None]:
         """Stream a range."""
         file = await self._off_loop(lambda: self.path(key).open("rb"), key)
         try:
@@ -162,8 +165,12 @@ class DirectoryBlobStore:
         """List old keys."""
 
         def scan() -> list[str]:
-            files = (path for folder in self._root.iterdir() if folder != self._scratch for path in folder.iterdir())
-            return [path.name for path in files if path.stat().st_mtime < older_than]
+            keys = []
+            for path in self._root.glob("[0-9a-f][0-9a-f]/*"):
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    if path.stat().st_mtime < older_than:
+                        keys.append(path.name)
+            return keys
 
         return await self._off_loop(scan, "scan")
 
@@ -195,5 +202,7 @@ class _FileWriter:
         await self._store.publish(self._path, self._key)
 
     def close(self) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        try:
+            self._file.close()  # writes what is buffered, which fails when there is no room
+        finally:
+            self._path.unlink(missing_ok=True)

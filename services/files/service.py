@@ -1,0 +1,235 @@
+"""The Files service: file records and the life of their bytes, behind `haywain.files.v1.FilesService`.
+
+The servicer translates; uploads.py receives bytes, store.py keeps records, sweep.py removes what is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from haywain import errors, ids, log
+from haywain.blobs import BlobStore, DirectoryBlobStore
+from haywain.clock import Clock, SystemClock, timestamp
+from haywain.db import open_database
+from haywain.files.v1 import files_pb2, files_pb2_grpc
+from haywain.rpc import serving
+from haywain.settings import Settings
+from services.files.store import FileRecord, FileStore, NewFile, gone
+from services.files.sweep import Sweep
+from services.files.uploads import Uploads, checked_name, checked_purpose
+
+__all__ = ["FilesServiceServicer", "opened", "serve"]
+
+NAME = "haywain.files.v1.FilesService"
+MAX_PAGE = 10_000
+_STATUS = {
+    "uploaded": files_pb2.File.STATUS_UPLOADED,
+    "processed": files_pb2.File.STATUS_PROCESSED,
+    "error": files_pb2.File.STATUS_ERROR,
+    "expired": files_pb2.File.STATUS_EXPIRED,
+    "deleted": files_pb2.File.STATUS_DELETED,
+}
+_log = log.get()
+
+
+class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
+    """Translates between protos and records. The methods' contracts are in the proto."""
+
+    def __init__(self, store: FileStore, blobs: BlobStore, uploads: Uploads, sweep: Sweep) -> None:
+        """Take the parts; `opened` makes them."""
+        self.store = store
+        self.blobs = blobs
+        self.uploads = uploads
+        self.sweep = sweep
+
+    async def UploadFile(self, messages: AsyncIterator[files_pb2.UploadFileRequest], context: Any) -> files_pb2.UploadFileResponse:
+        """Receive a stream and store it."""
+        record = await self.uploads.receive(messages)
+        _log.info("file.stored", file_id=record.id, size_bytes=record.size_bytes, lines=record.line_count)
+        return files_pb2.UploadFileResponse(file=_file(record))
+
+    async def DownloadFile(
+        self, request: files_pb2.DownloadFileRequest, context: Any
+    ) -> AsyncIterator[files_pb2.DownloadFileResponse]:
+        """Stream the record, then the bytes. Whatever can be refused is refused before the first message."""
+        record = await self.store.get(_tenant(request), request.file_id)
+        _raise(gone(record))
+        size = _range(request, record)
+        sent = 0
+        async with contextlib.aclosing(_read(self.blobs, record, request.offset, size)) as chunks:
+            data = await self._first(chunks, record)
+            yield files_pb2.DownloadFileResponse(file=_file(record))
+            while data:
+                sent += len(data)
+                yield files_pb2.DownloadFileResponse(data=data)
+                data = await anext(chunks, b"")
+        if sent != size:
+            raise errors.HaywainError(f"blob {record.blob_key}: {sent} bytes read, {size} expected")
+
+    async def _first(self, chunks: AsyncIterator[bytes], record: FileRecord) -> bytes:
+        try:
+            return await anext(chunks, b"")
+        except errors.FileGone:
+            _raise(gone(await self.store.get(record.tenant, record.id)))
+            raise errors.HaywainError(f"blob {record.blob_key} is not there, its record is") from None
+
+    async def GetFile(self, request: files_pb2.GetFileRequest, context: Any) -> files_pb2.GetFileResponse:
+        """Describe one file, also one that is deleted or expired."""
+        return files_pb2.GetFileResponse(file=_file(await self.store.get(_tenant(request), request.file_id)))
+
+    async def ListFiles(self, request: files_pb2.ListFilesRequest, context: Any) -> files_pb2.ListFilesResponse:
+        """List a page; `page_size` 0 asks for the most."""
+        size = request.page_size or MAX_PAGE
+        if size < 0:
+            message = f"limit must be at least 0, but got {size}."
+            raise errors.InvalidRequest(message, code="integer_below_min_value", param="limit")
+        if size > MAX_PAGE:
+            message = f"limit must be at most {MAX_PAGE}, but got {size}."
+            raise errors.InvalidRequest(message, code="integer_above_max_value", param="limit")
+        records = await self.store.page(
+            _tenant(request), request.purpose, after=request.page_token, limit=size + 1, ascending=request.ascending
+        )
+        more = len(records) > size
+        return files_pb2.ListFilesResponse(
+            files=[_file(record) for record in records[:size]], next_page_token=records[size - 1].id if more else ""
+        )
+
+    async def DeleteFile(self, request: files_pb2.DeleteFileRequest, context: Any) -> files_pb2.DeleteFileResponse:
+        """Mark the file deleted, then remove its bytes unless held."""
+        record = await self.store.delete(_tenant(request), request.file_id)
+        _log.info("file.deleted", file_id=record.id)
+        await self._purge()
+        return files_pb2.DeleteFileResponse(file=_file(record))
+
+    async def AdoptBlob(self, request: files_pb2.AdoptBlobRequest, context: Any) -> files_pb2.AdoptBlobResponse:
+        """Record a blob that is already there."""
+        if not request.request_id:
+            raise errors.InvalidRequest("request_id is required", code="missing_required_parameter", param="request_id")
+        record = await self.store.of_request(_tenant(request), "adopt", request.request_id)
+        if record is None:
+            record = await self._adopt(request)
+            _log.info("file.adopted", file_id=record.id, blob_key=record.blob_key)
+        if record.blob_key != request.blob_key:
+            raise errors.Conflict(f"request_id {request.request_id!r} was used for another blob.")
+        return files_pb2.AdoptBlobResponse(file=_file(record))
+
+    async def _adopt(self, request: files_pb2.AdoptBlobRequest) -> FileRecord:
+        checked_name(request.filename)
+        checked_purpose(request.purpose)
+        if request.blob_key.startswith("input-"):
+            raise errors.InvalidRequest("an upload's blob has its file already", param="blob_key")
+        try:
+            size = await self.blobs.size(request.blob_key)
+        except ValueError as error:
+            raise errors.InvalidRequest(str(error), param="blob_key") from None
+        if size != request.size_bytes:
+            raise errors.InvalidRequest(
+                f"blob {request.blob_key!r}: {request.size_bytes} bytes announced, {size or 'none'} there", param="blob_key"
+            )
+        new = NewFile(
+            id=ids.new("file-"),
+            tenant=_tenant(request),
+            origin="adopt",
+            request_id=request.request_id,
+            filename=request.filename,
+            purpose=request.purpose,
+            status="processed",
+            size_bytes=request.size_bytes,
+            line_count=request.line_count,
+            sha256=request.sha256,
+            expires_after=max(request.expires_after_seconds, 0),
+            blob_key=request.blob_key,
+        )
+        return await self.store.add(new, published_at=None)
+
+    async def HoldBlob(self, request: files_pb2.HoldBlobRequest, context: Any) -> files_pb2.HoldBlobResponse:
+        """Keep a file's bytes for a holder."""
+        if not request.holder:
+            raise errors.InvalidRequest("holder is required", code="missing_required_parameter", param="holder")
+        record = await self.store.hold(_tenant(request), request.file_id, request.holder)
+        return files_pb2.HoldBlobResponse(blob_key=record.blob_key, file=_file(record))
+
+    async def ReleaseBlob(self, request: files_pb2.ReleaseBlobRequest, context: Any) -> files_pb2.ReleaseBlobResponse:
+        """End a holder's holds; bytes nobody needs any more go."""
+        if await self.store.release(request.holder):
+            await self._purge()
+        return files_pb2.ReleaseBlobResponse()
+
+    async def _purge(self) -> None:
+        try:
+            await self.sweep.purge()
+        except errors.HaywainError as error:  # what was asked is on disk; the sweep will try again
+            _log.warning("purge.failed", error=error.message)
+
+
+def _tenant(request: Any) -> str:
+    return request.tenant or "default"
+
+
+def _raise(error: errors.HaywainError | None) -> None:
+    if error is not None:
+        raise error
+
+
+def _range(request: files_pb2.DownloadFileRequest, record: FileRecord) -> int:
+    """Tell how many bytes the request is about."""
+    if request.offset < 0 or request.length < 0:
+        raise errors.InvalidRequest("offset and length must not be negative", param="offset" if request.offset < 0 else "length")
+    if request.offset > record.size_bytes:
+        raise errors.InvalidRequest(f"offset {request.offset} is behind the end at {record.size_bytes}", param="offset")
+    rest = record.size_bytes - request.offset
+    return min(rest, request.length or rest)
+
+
+async def _read(blobs: BlobStore, record: FileRecord, offset: int, size: int) -> AsyncGenerator[bytes, None]:
+    if size:
+        async with contextlib.aclosing(blobs.read(record.blob_key, offset, size)) as chunks:
+            async for data in chunks:
+                yield data
+
+
+def _file(record: FileRecord) -> files_pb2.File:
+    return files_pb2.File(
+        file_id=record.id,
+        tenant=record.tenant,
+        filename=record.filename,
+        purpose=record.purpose,
+        status=_STATUS[record.status],
+        status_details=record.status_details,
+        size_bytes=record.size_bytes,
+        line_count=record.line_count,
+        sha256=record.sha256,
+        create_time=timestamp(record.created_at),
+        expire_time=timestamp(record.expires_at),
+    )
+
+
+@contextlib.asynccontextmanager
+async def opened(settings: Settings, clock: Clock) -> AsyncIterator[FilesServiceServicer]:
+    """Open database and blob store and put the service together; closes them at the end of the block.
+
+    Raises SettingsError when the data folder can't be used or the settings name no status.
+    """
+    if settings.files.uploaded_status not in ("processed", "uploaded"):
+        raise errors.SettingsError(f"files.uploaded_status {settings.files.uploaded_status!r}: expected processed or uploaded")
+    blobs = DirectoryBlobStore(settings.data / "blobs")
+    database = await open_database(settings.db.url, Path(__file__).parent / "sql", settings.data / "files.db")
+    try:
+        store = FileStore(database, clock)
+        yield FilesServiceServicer(store, blobs, Uploads(store, blobs, settings, clock), Sweep(store, blobs, clock))
+    finally:
+        await database.close()
+
+
+async def serve(settings: Settings, stopping: asyncio.Event) -> None:
+    """Serve until `stopping` is set."""
+    services = files_pb2_grpc.add_FilesServiceServicer_to_server
+    async with opened(settings, SystemClock()) as servicer, serving(settings.address("files"), [(servicer, services, NAME)]):
+        _log.info("files.ready", address=settings.address("files"))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(servicer.sweep.run(stopping))
+            await stopping.wait()

@@ -1,0 +1,100 @@
+"""Bytes that other services need: holds and adopted blobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import files_seam
+import pytest
+from files_seam import LINE, adopt, blobs_of, delete, download, hold, listed, put, release, upload
+
+from haywain import errors
+from haywain.clock import FakeClock, seconds
+from haywain.files.v1 import files_pb2
+from services.files.service import FilesServiceServicer
+
+clock, grpc_servicer = files_seam.clock, files_seam.servicer
+grpc_add_to_server, grpc_stub_cls = files_seam.add_to_server, files_seam.stub_cls
+
+
+async def test_held_bytes_outlive_the_file(grpc_stub: Any, data_dir: Path) -> None:
+    """Bytes stay while anyone holds them, whatever becomes of the file, and go with the last hold."""
+    file = await upload(grpc_stub, LINE)
+    held = await hold(grpc_stub, file.file_id, "batch_1")
+    assert held.blob_key == f"input-{file.file_id}"
+    assert held.file == file
+    await hold(grpc_stub, file.file_id, "batch_2")
+    await hold(grpc_stub, file.file_id, "batch_2")
+    await delete(grpc_stub, file.file_id)
+    assert blobs_of(data_dir) == [held.blob_key]
+    await release(grpc_stub, "batch_1")
+    await release(grpc_stub, "batch_1")
+    assert (await hold(grpc_stub, file.file_id, "batch_2")).blob_key == held.blob_key
+    assert blobs_of(data_dir) == [held.blob_key]
+    await release(grpc_stub, "batch_2")
+    assert blobs_of(data_dir) == []
+    with pytest.raises(errors.FileGone):
+        await hold(grpc_stub, file.file_id, "batch_3")
+
+
+async def test_release_leaves_living_files_alone(grpc_stub: Any) -> None:
+    """Releasing a file that is neither deleted nor expired takes nothing from it; releasing nothing is no error."""
+    file = await upload(grpc_stub, LINE)
+    await hold(grpc_stub, file.file_id)
+    await release(grpc_stub)
+    await release(grpc_stub, "batch_of_nobody")
+    assert await download(grpc_stub, file.file_id) == LINE
+
+
+async def test_adoption_gives_one_file(grpc_stub: Any, grpc_servicer: FilesServiceServicer, clock: FakeClock) -> None:
+    """An adopted blob is an ordinary file; repeating the request answers the same one, also when it was deleted meanwhile."""
+    await put(grpc_servicer)
+    file = await adopt(grpc_stub, expires_after_seconds=7_200)
+    assert (file.purpose, file.line_count, seconds(file.expire_time)) == ("batch_output", 1, clock.now() + 7_200)
+    clock.advance(90_000)
+    await grpc_servicer.sweep.scan()
+    assert (await adopt(grpc_stub)).file_id == file.file_id
+    await delete(grpc_stub, file.file_id)
+    again = await adopt(grpc_stub)
+    assert (again.file_id, again.status) == (file.file_id, files_pb2.File.STATUS_DELETED)
+
+
+async def test_adopted_files_are_listed_and_downloaded(grpc_stub: Any, grpc_servicer: FilesServiceServicer) -> None:
+    """Results are files like any other, and stay until deleted unless told otherwise."""
+    await put(grpc_servicer)
+    file = await adopt(grpc_stub)
+    assert not file.HasField("expire_time")
+    assert list((await listed(grpc_stub, purpose="batch_output")).files) == [file]
+    assert await download(grpc_stub, file.file_id) == b"{}\n"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"request_id": ""},
+        {"blob_key": "output-nowhere"},
+        {"blob_key": "../../etc/passwd"},
+        {"blob_key": "input-file-1"},
+        {"size_bytes": 4},
+        {"filename": ""},
+        {"purpose": ""},
+    ],
+)
+async def test_impossible_adoptions(grpc_stub: Any, grpc_servicer: FilesServiceServicer, fields: dict[str, Any]) -> None:
+    """What isn't there, isn't the announced size, or has no name is not adopted."""
+    await put(grpc_servicer)
+    with pytest.raises(errors.InvalidRequest):
+        await adopt(grpc_stub, **fields)
+    assert not (await listed(grpc_stub)).files
+
+
+async def test_a_blob_belongs_to_one_file(grpc_stub: Any, grpc_servicer: FilesServiceServicer) -> None:
+    """A blob can't be adopted by two requests, nor two blobs by one."""
+    await put(grpc_servicer)
+    await put(grpc_servicer, "error-batch_1")
+    await adopt(grpc_stub)
+    with pytest.raises(errors.Conflict):
+        await adopt(grpc_stub, request_id="other")
+    with pytest.raises(errors.Conflict):
+        await adopt(grpc_stub, blob_key="error-batch_1")
