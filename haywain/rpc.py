@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,8 +38,8 @@ OPTIONS: list[tuple[str, int]] = [
 _DETAILS = "grpc-status-details-bin"
 _DOMAIN = "haywain"
 _INTERNAL = "The server had an error while processing your request."
-_MESSAGE_LIMIT = 2_000
-"""gRPC metadata has a soft limit of 8 KiB and the message travels twice."""
+_MESSAGE_BYTES = 2_000
+"""gRPC metadata has a soft limit of 8 KiB, a hard one of 16 KiB, and the message travels twice, once percent-encoded."""
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 ErrorHook = Callable[[errors.HaywainError], Metadata]
@@ -116,7 +116,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
         elif type(error).status is grpc.StatusCode.INTERNAL:
             _log.error("rpc.failed", error=error.message)
         extra = self._on_error(error) if self._on_error else ()
-        await context.abort(error.status, error.message[:_MESSAGE_LIMIT], trailing_metadata=(*_details(error), *extra))
+        await context.abort(error.status, _short(error.message), trailing_metadata=(*_details(error), *extra))
+
+
+def _short(message: str) -> str:
+    return message.encode(errors="replace")[:_MESSAGE_BYTES].decode(errors="ignore")
 
 
 def _bind(context: Any, method: str) -> None:
@@ -137,7 +141,7 @@ def _details(error: errors.HaywainError) -> Metadata:
     )
     packed = any_pb2.Any()
     packed.Pack(info)
-    status = status_pb2.Status(code=error.status.value[0], message=error.message[:_MESSAGE_LIMIT], details=[packed])
+    status = status_pb2.Status(code=error.status.value[0], message=_short(error.message), details=[packed])
     return ((_DETAILS, status.SerializeToString()),)
 
 
@@ -164,9 +168,11 @@ async def serving(
     *,
     interceptor: Interceptor | None = None,
     grace_seconds: float = 2.0,
+    reflected: Sequence[str] = (),
 ) -> AsyncIterator[Server]:
     """Serve `(servicer, add_XServicer_to_server, full name)`s at `address` until the block ends.
 
+    `reflected` are the names that reflection lists, where they are others than those served here.
     Health answers SERVING inside the block; at its end NOT_SERVING, then calls get `grace_seconds` to end.
     Raises SettingsError when the address can't be bound.
     """
@@ -177,7 +183,7 @@ async def serving(
         names.append(name)
     health_servicer = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    reflection.enable_server_reflection([*(reflected or names), health.SERVICE_NAME, reflection.SERVICE_NAME], server)
     if address.startswith("unix:"):
         Path(address.removeprefix("unix:")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
@@ -231,7 +237,7 @@ async def call(method: Any, request: Any, *, timeout: float | None = 10.0, tenan
         raise error_of(error) from None
 
 
-async def stream(method: Any, request: Any, *, timeout: float | None = None, tenant: str = "") -> AsyncIterator[Any]:
+async def stream(method: Any, request: Any, *, timeout: float | None = None, tenant: str = "") -> AsyncGenerator[Any, None]:
     """Call a streaming-answer RPC; closing the iterator cancels the call. Raises as `call` does."""
     calling = method(request, timeout=timeout, wait_for_ready=timeout is not None, metadata=_metadata(tenant))
     try:

@@ -1,0 +1,28 @@
+-- Listed AFTER grpc_json_transcoder: what it did not turn into a gRPC call is an unknown URL or a wrong method.
+local ROUTES = {
+  { "^/v1/files$", "GET, POST" },
+  { "^/v1/files/[^/]+$", "GET, DELETE" },
+  { "^/v1/files/[^/]+/content$", "GET, HEAD" },
+  { "^/v1/batches$", "GET, POST" },
+  { "^/v1/batches/[^/]+$", "GET" },
+  { "^/v1/batches/[^/]+/cancel$", "POST" },
+  { "^/v1/models$", "GET" },
+  { "^/v1/models/.+$", "GET" },
+  { "^/v1/chat/completions$", "POST" },
+  { "^/v1/pool/status$", "GET" },
+  { "^/health$", "GET" },
+}
+
+function envoy_on_request(handle)
+  local headers = handle:headers()
+  local content_type = headers:get("content-type")
+  if content_type and content_type:sub(1, 16) == "application/grpc" then return end
+  local method, path = headers:get(":method"), headers:get(":path"):match("^[^?]*"):gsub("/+$", "")
+  for _, route in ipairs(ROUTES) do
+    if path:match(route[1]) then                           -- plain text: local_reply_config makes the envelope
+      handle:respond({ [":status"] = "405", ["allow"] = route[2] }, "Not allowed to " .. method .. " on " .. path .. ".")
+      return
+    end
+  end
+  handle:respond({ [":status"] = "404" }, "Invalid URL (" .. method .. " " .. path .. ")")
+end

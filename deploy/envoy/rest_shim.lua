@@ -1,0 +1,73 @@
+-- Listed BEFORE grpc_json_transcoder: sees the request as the client sent it and the answer after transcoding.
+-- Never touches native gRPC, except that nobody outside may send our own headers.
+local TYPES = { [403] = "permission_error", [429] = "rate_limit_error" }
+local HIDDEN = { "grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-accept-encoding", "grpc-encoding",
+                 "x-haywain-error", "x-http-status", "x-content-length" }
+local GENERIC = "The server had an error while processing your request."
+
+local function strip(headers, outside)
+  local doomed = {}
+  for name, _ in pairs(headers) do
+    if name:sub(1, 10) == "x-haywain-" or outside and name:sub(-4) == "-bin" then doomed[#doomed + 1] = name end
+  end
+  for _, name in ipairs(doomed) do headers:remove(name) end
+end
+
+function envoy_on_request(handle)
+  local headers = handle:headers()
+  local content_type = headers:get("content-type")
+  if content_type and content_type:sub(1, 16) == "application/grpc" then
+    strip(headers, false)
+    return
+  end
+  strip(headers, true)                                   -- an invalid base64 *-bin header makes gRPC answer 500
+  headers:remove("grpc-timeout")                         -- a client could force 504
+  headers:remove("grpc-encoding")
+  headers:replace("x-haywain-rest", "1")
+  handle:streamInfo():dynamicMetadata():set("haywain", "rest", true)
+  local path, query = headers:get(":path"):match("^([^?]*)%?(.*)$")
+  if path then                                           -- query parameters would bind to any request field, path variables too:
+    headers:replace(":path", path)                       -- the gateway parses the raw query itself
+    if query ~= "" then headers:replace("x-haywain-query", query) end
+  end
+  local upload = headers:get(":method") == "POST" and headers:get(":path"):match("^/v1/files/?$")
+  if upload then headers:replace("x-haywain-upload", "1") end
+  local length, limit = tonumber(headers:get("content-length")), upload and ${max_upload_bytes} or ${max_body_bytes}
+  if length and length > limit then
+    headers:replace("x-haywain-length", headers:get("content-length"))
+    handle:respond({ [":status"] = "413" },
+      ("The request body is too large: %d bytes, the limit is %d bytes."):format(length, limit))
+  end
+end
+
+function envoy_on_response(handle)
+  local metadata = handle:streamInfo():dynamicMetadata():get("haywain")
+  if not (metadata and metadata["rest"]) then return end
+  local headers = handle:headers()
+  local envelope, status, length = headers:get("x-haywain-error"), headers:get("x-http-status"), headers:get("x-content-length")
+  for _, name in ipairs(HIDDEN) do headers:remove(name) end
+  if status then headers:replace(":status", status) end    -- 206, 413, 416, ... chosen by the gateway
+  local code = tonumber(headers:get(":status"))
+  if code < 400 or (status and not envelope) then          -- a body that the gateway made
+    if length then headers:replace("content-length", length) end
+    return
+  end
+  local body = handle:body(true)                           -- may yield: every wrapper fetched before is dead after it
+  if not envelope then
+    local text = body and body:length() > 0 and body:getBytes(0, body:length()) or ""
+    if text:sub(1, 9) == '{"error":' then return end       -- local_reply_config made it
+    -- convert_grpc_status made it: {"code":5,"message":"...","details":[]}, the message is JSON-escaped already
+    local message = text:match('"message":"(.*)","details"')
+    if message and message:find("message.DecodeError", 1, true) then
+      code, message = 400, "The request could not be decoded: invalid UTF-8 or a malformed field."
+    end
+    if code >= 500 then message = GENERIC end              -- exception texts are not for clients
+    envelope = '{"error":{"message":"' .. (message or GENERIC) .. '","type":"' ..
+      (TYPES[code] or (code < 500 and "invalid_request_error" or "server_error")) .. '","param":null,"code":null}}'
+  end
+  headers = handle:headers()
+  headers:replace(":status", tostring(code))
+  headers:replace("content-type", "application/json")
+  if (code == 429 or code == 503) and not headers:get("retry-after") then headers:replace("retry-after", "1") end
+  if body then headers:replace("content-length", tostring(body:setBytes(envelope))) end
+end

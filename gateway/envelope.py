@@ -1,0 +1,74 @@
+"""Errors as HTTP tells them: the only table from our errors to statuses, types and headers.
+
+The gateway answers over gRPC; the status, the envelope and the headers travel as trailing metadata, and Envoy's rest_shim.lua makes
+the HTTP response of them. Plain answers set a status other than 200 by `x-http-status` in their initial metadata.
+"""
+
+from __future__ import annotations
+
+import math
+
+import grpc
+
+from haywain import errors, openai
+
+__all__ = ["BROKEN_STREAM", "RangeNotSatisfiable", "envelope", "http_status", "metadata"]
+
+BROKEN_STREAM = b"\xff\xff\xff"
+"""No protobuf parser takes it: Envoy cuts the HTTP response instead of ending it as if it were whole."""
+
+_TABLE: dict[grpc.StatusCode, tuple[int, str]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: (400, "invalid_request_error"),
+    grpc.StatusCode.UNAUTHENTICATED: (401, "invalid_request_error"),
+    grpc.StatusCode.PERMISSION_DENIED: (403, "permission_error"),
+    grpc.StatusCode.NOT_FOUND: (404, "invalid_request_error"),
+    grpc.StatusCode.FAILED_PRECONDITION: (409, "invalid_request_error"),
+    grpc.StatusCode.ABORTED: (409, "invalid_request_error"),
+    grpc.StatusCode.OUT_OF_RANGE: (413, "invalid_request_error"),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (429, "rate_limit_error"),
+    grpc.StatusCode.INTERNAL: (500, "server_error"),
+    grpc.StatusCode.UNAVAILABLE: (503, "server_error"),
+    grpc.StatusCode.DEADLINE_EXCEEDED: (504, "server_error"),
+}
+_INTERNAL = "The server had an error while processing your request."
+_MESSAGE_BYTES = 2_000
+"""as JSON; headers are not for novels"""
+
+
+class RangeNotSatisfiable(errors.InvalidRequest):
+    """The requested range lies outside the file."""
+
+    default_code = "range_not_satisfiable"
+
+    def __init__(self, message: str = "", *, size: int = 0, code: str = "", param: str = "", retry_after: float = 0.0) -> None:
+        """`size` is the file's, in bytes."""
+        super().__init__(message, code=code, param=param, retry_after=retry_after)
+        self.size = size
+
+
+def http_status(error: errors.HaywainError) -> int:
+    """Tell the HTTP status of an error."""
+    return 416 if isinstance(error, RangeNotSatisfiable) else _TABLE.get(type(error).status, (500, ""))[0]
+
+
+def envelope(error: errors.HaywainError) -> bytes:
+    """Encode `{"error":{"message","type","param","code"}}`; what went wrong inside of us is not told."""
+    status, kind = _TABLE.get(type(error).status, (500, "server_error"))
+    message = _INTERNAL if status == 500 else error.message
+    # At worst one character becomes twelve (a surrogate pair, escaped).
+    while len(openai.encode(message)) > _MESSAGE_BYTES:
+        message = message[: max(len(message) * 3 // 4, 1)]
+    return openai.error_body(message, code=error.code, param=error.param[:200], kind=kind)
+
+
+def metadata(error: errors.HaywainError) -> tuple[tuple[str, str | bytes], ...]:
+    """Make the trailing metadata of a failed call."""
+    status = http_status(error)
+    pairs = [("x-http-status", str(status)), ("x-haywain-error", envelope(error).decode("ascii"))]
+    if error.retry_after or status in {429, 503}:
+        pairs.append(("retry-after", str(max(math.ceil(error.retry_after), 1))))
+    if isinstance(error, errors.Conflict):
+        pairs.append(("x-should-retry", "false"))
+    if isinstance(error, RangeNotSatisfiable):
+        pairs.append(("content-range", f"bytes */{error.size}"))
+    return tuple(pairs)

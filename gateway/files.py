@@ -1,0 +1,220 @@
+"""/v1/files: uploads as they stream in, records, and downloads with ranges."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, Literal
+
+import grpc
+import msgspec
+from google.api import httpbody_pb2
+
+from gateway import download
+from gateway.answer import TENANT, Context, header, json_body
+from gateway.multipart import Form
+from gateway.peers import Peer
+from gateway.query import Page, integer, one_of, parameters
+from haywain import errors, rpc
+from haywain.files.v1 import files_pb2
+from haywain.gateway.v1 import gateway_pb2
+
+__all__ = ["FileObject", "Files"]
+
+MAX_PAGE = 10_000
+MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3_600, 2_592_000
+STORE_SECONDS = 120.0
+"""after the last byte; disks may be slow"""
+MESSAGE_BYTES = 256 * 1024
+"""smaller chunks are put together: a message costs the same whatever it holds"""
+_FIELDS = frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"})
+_Header = files_pb2.UploadFileRequest.Header
+_End = files_pb2.UploadFileRequest.End
+
+
+class FileObject(msgspec.Struct, kw_only=True):
+    """A file as clients see it."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: str
+    status: str
+    status_details: str | None
+    checksum: str | None
+
+    @classmethod
+    def of(cls, file: files_pb2.File) -> FileObject:
+        """Make from a record."""
+        return cls(
+            id=file.file_id,
+            bytes=file.size_bytes,
+            created_at=file.create_time.seconds,
+            expires_at=file.expire_time.seconds if file.HasField("expire_time") else None,
+            filename=file.filename,
+            purpose=file.purpose,
+            status=files_pb2.File.Status.Name(file.status).removeprefix("STATUS_").lower(),
+            status_details=file.status_details or None,
+            checksum=f"sha256:{file.sha256}" if file.sha256 else None,
+        )
+
+
+class DeletedFile(msgspec.Struct, kw_only=True):
+    """The answer of a deletion."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool = True
+
+
+class Files:
+    """The file routes."""
+
+    def __init__(self, files: Peer) -> None:
+        """Take the service that owns the files."""
+        self._files = files
+
+    async def upload(self, messages: AsyncIterator[gateway_pb2.UploadFileRequest], context: Context) -> httpbody_pb2.HttpBody:
+        """Hand a multipart body on to the files service as it comes, in constant memory."""
+        parameters(context)
+        form = Form(_FIELDS)
+        await self._files.connected()
+        call = self._files.stub.UploadFile(metadata=(("x-haywain-tenant", TENANT),))
+        try:
+            async with contextlib.aclosing(form.read(_bodies(messages))) as chunks:
+                answer = await _relay(form, chunks, call)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            answer = await _outcome(call)
+        finally:
+            call.cancel()  # no end was sent: nothing is stored; after the answer this does nothing
+        return json_body(FileObject.of(answer.file))
+
+    async def page(self, context: Context) -> httpbody_pb2.HttpBody:
+        """Answer a page."""
+        query = parameters(context, ("purpose", "limit", "order", "after"))
+        limit = integer("limit", query.get("limit", str(MAX_PAGE)), 0, MAX_PAGE)
+        request = files_pb2.ListFilesRequest(
+            tenant=TENANT,
+            purpose=query.get("purpose", ""),
+            page_size=limit,
+            page_token=query.get("after", ""),
+            ascending=one_of("order", query.get("order", "desc"), ("asc", "desc")) == "asc",
+        )
+        if not limit:
+            return json_body(Page(data=[]))
+        try:
+            page = await self._files.ask(self._files.stub.ListFiles, request)
+        except errors.NoSuchCursor:
+            raise errors.InvalidRequest(f"No such File object: '{query.get('after', '')}'.", param="after") from None
+        return json_body(Page.of([FileObject.of(file) for file in page.files], has_more=bool(page.next_page_token)))
+
+    async def get(self, file_id: str, context: Context) -> httpbody_pb2.HttpBody:
+        """Describe one."""
+        parameters(context)
+        return json_body(FileObject.of(await self._record(file_id)))
+
+    async def delete(self, file_id: str, context: Context) -> httpbody_pb2.HttpBody:
+        """Delete one."""
+        parameters(context)
+        request = files_pb2.DeleteFileRequest(file_id=file_id, tenant=TENANT)
+        answer = await self._files.ask(self._files.stub.DeleteFile, request, repeatable=False)
+        return json_body(DeletedFile(id=answer.file.file_id))
+
+    async def content(self, file_id: str, context: Context) -> AsyncGenerator[httpbody_pb2.HttpBody, None]:
+        """Stream the bytes, or the range that was asked for; HEAD gets headers only."""
+        parameters(context)
+        head = header(context, "x-envoy-original-method") == "HEAD"
+        wanted = None
+        if head or header(context, "range"):
+            record = await self._record(file_id)
+            download.check_alive(record)
+            wanted = download.wanted(header(context, "range"), header(context, "if-range"), record)
+            if head:
+                await context.send_initial_metadata(download.headers(record, wanted))
+                yield httpbody_pb2.HttpBody(content_type=download.CONTENT_TYPE)
+                return
+        request = files_pb2.DownloadFileRequest(file_id=file_id, tenant=TENANT)
+        if wanted:
+            request.offset, request.length = wanted.start, len(wanted)
+        await self._files.connected()
+        async with contextlib.aclosing(rpc.stream(self._files.stub.DownloadFile, request, tenant=TENANT)) as messages:
+            async for body in _body(messages, wanted, context):
+                yield body
+
+    async def _record(self, file_id: str) -> files_pb2.File:
+        request = files_pb2.GetFileRequest(file_id=file_id, tenant=TENANT)
+        answer: files_pb2.GetFileResponse = await self._files.ask(self._files.stub.GetFile, request)
+        return answer.file
+
+
+async def _body(
+    messages: AsyncIterator[files_pb2.DownloadFileResponse], wanted: range | None, context: Context
+) -> AsyncGenerator[httpbody_pb2.HttpBody, None]:
+    record = (await anext(messages)).file
+    # The first bytes before the headers: what fails until then still gets its status.
+    data = (await anext(messages, files_pb2.DownloadFileResponse())).data
+    await context.send_initial_metadata(download.headers(record, wanted))
+    left = len(wanted) if wanted else record.size_bytes
+    left -= len(data)
+    yield httpbody_pb2.HttpBody(content_type=download.CONTENT_TYPE, data=data)
+    async for message in messages:
+        left -= len(message.data)
+        yield httpbody_pb2.HttpBody(data=message.data)
+    if left:
+        raise errors.Unavailable(f"the content ended {left} bytes too early")
+
+
+async def _bodies(messages: AsyncIterator[gateway_pb2.UploadFileRequest]) -> AsyncGenerator[tuple[str, bytes], None]:
+    async for message in messages:
+        yield message.http_body.content_type, message.http_body.data
+
+
+async def _relay(form: Form, chunks: AsyncIterator[bytes], call: Any) -> files_pb2.UploadFileResponse:
+    """Send header, bytes and end. Raises InvalidRequest, or what the call raises when it ended early."""
+    told: _Header | None = None
+    size = 0
+    held: list[bytes] = []
+    async for chunk in chunks:
+        if told is None:
+            told = _header(form)
+            await call.write(files_pb2.UploadFileRequest(header=told))
+        held.append(chunk)
+        size += len(chunk)
+        if sum(map(len, held)) >= MESSAGE_BYTES:
+            await call.write(files_pb2.UploadFileRequest(data=b"".join(held)))
+            held.clear()
+    if any(held):
+        await call.write(files_pb2.UploadFileRequest(data=b"".join(held)))
+    final = _header(form)
+    if not final.purpose:
+        raise errors.InvalidRequest("Missing required parameter: 'purpose'.", code="missing_required_parameter", param="purpose")
+    end = _End(size_bytes=size, purpose=final.purpose, expires_after_seconds=final.expires_after_seconds)
+    await call.write(files_pb2.UploadFileRequest(end=end))
+    await call.done_writing()
+    return await _outcome(call)
+
+
+def _header(form: Form) -> _Header:
+    """Make the header of what is known so far. Raises InvalidRequest for what is wrong already."""
+    anchor, seconds = form.fields.get("expires_after[anchor]"), form.fields.get("expires_after[seconds]")
+    if anchor is not None:
+        one_of("expires_after[anchor]", anchor, ("created_at",))
+    expiry = integer("expires_after[seconds]", seconds, MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS) if seconds is not None else 0
+    if form.fields.get("purpose") == "":
+        raise errors.InvalidRequest("Invalid 'purpose': it must not be empty.", param="purpose")
+    return _Header(tenant=TENANT, filename=form.filename, purpose=form.fields.get("purpose", ""), expires_after_seconds=expiry)
+
+
+async def _outcome(call: Any) -> files_pb2.UploadFileResponse:
+    try:
+        async with asyncio.timeout(STORE_SECONDS):
+            answer: files_pb2.UploadFileResponse = await call
+    except grpc.aio.AioRpcError as error:
+        raise rpc.error_of(error) from None
+    except TimeoutError:
+        raise errors.DeadlineExceeded(retry_after=1) from None
+    return answer

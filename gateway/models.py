@@ -1,0 +1,80 @@
+"""/v1/models: what the engines serve now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+from google.api import httpbody_pb2
+
+from gateway.answer import Context, json_body
+from gateway.peers import Peer
+from gateway.query import parameters
+from haywain import errors
+from haywain.engine.v1 import engine_pb2
+from haywain.scheduler.v1 import scheduler_pb2
+
+__all__ = ["ModelObject", "Models"]
+
+FRESH_SECONDS = 1.0
+
+
+class ModelObject(msgspec.Struct, kw_only=True):
+    """A model as clients see it."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int | None
+    owned_by: str
+
+    @classmethod
+    def of(cls, model: engine_pb2.ModelDescription) -> ModelObject:
+        """Make from an engine's description."""
+        created = model.create_time.seconds if model.HasField("create_time") else None
+        return cls(id=model.model, created=created, owned_by=model.owned_by or "haywain")
+
+
+class ModelList(msgspec.Struct, kw_only=True):
+    """All models; there are no pages."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelObject]
+
+
+class Models:
+    """The model routes, and the lookup of a request's model."""
+
+    def __init__(self, scheduler: Peer, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Take the service that knows the engines."""
+        self._scheduler = scheduler
+        self._monotonic = monotonic
+        self._known: dict[str, engine_pb2.ModelDescription] = {}
+        self._known_at = float("-inf")
+
+    async def listing(self, context: Context) -> httpbody_pb2.HttpBody:
+        """Answer all."""
+        parameters(context)
+        return json_body(ModelList(data=[ModelObject.of(model) for model in await self._ask()]))
+
+    async def get(self, model: str, context: Context) -> httpbody_pb2.HttpBody:
+        """Describe one; the id may hold slashes."""
+        parameters(context)
+        await self._ask()
+        return json_body(ModelObject.of(await self.find(model)))
+
+    async def find(self, model: str) -> engine_pb2.ModelDescription:
+        """Look a model up by its id or an alias; up to a second old. Raises ModelMissing."""
+        if model not in self._known or self._monotonic() - self._known_at > FRESH_SECONDS:
+            await self._ask()
+        if model not in self._known:
+            raise errors.ModelMissing(f"The model '{model}' does not exist or is not served now.", param="model")
+        return self._known[model]
+
+    async def _ask(self) -> list[engine_pb2.ModelDescription]:
+        answer = await self._scheduler.ask(self._scheduler.stub.ListModels, scheduler_pb2.ListModelsRequest())
+        models: list[engine_pb2.ModelDescription] = [*answer.models]
+        self._known = {name: model for model in models for name in model.aliases} | {model.model: model for model in models}
+        self._known_at = self._monotonic()
+        return models

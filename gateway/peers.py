@@ -1,0 +1,84 @@
+"""The services behind the gateway: a channel each, calls with deadlines, and patience while one restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from gateway.answer import TENANT
+from haywain import errors, rpc
+from haywain.batches.v1 import batches_pb2_grpc
+from haywain.files.v1 import files_pb2_grpc
+from haywain.scheduler.v1 import scheduler_pb2_grpc
+from haywain.settings import Settings
+
+__all__ = ["Peer", "Peers"]
+
+CONNECT_SECONDS = 3.0
+"""A service that is killed is back within about one."""
+CALL_SECONDS = 30.0
+TRIES = 3
+
+
+class Peer:
+    """One service."""
+
+    def __init__(self, name: str, address: str, stub: Any) -> None:
+        """Open the channel; it connects when first used."""
+        self.name = name
+        self.channel: grpc.aio.Channel = rpc.channel(address)
+        self.stub = stub(self.channel)
+
+    async def connected(self, within: float = CONNECT_SECONDS) -> None:
+        """Wait for the connection. Raises Unavailable when there is none within that many seconds."""
+        if self.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
+            return
+        try:
+            async with asyncio.timeout(within):
+                await self.channel.channel_ready()
+        except TimeoutError:
+            raise errors.Unavailable(retry_after=1) from None
+
+    async def ask(self, method: Any, request: Any, *, repeatable: bool = True) -> Any:
+        """Call a unary RPC of `stub`.
+
+        A `repeatable` call (a read, or one with a request id) is repeated when the service went away during it. Raises what the
+        service raised, Unavailable, or DeadlineExceeded.
+        """
+        for left in reversed(range(TRIES if repeatable else 1)):
+            await self.connected()
+            try:
+                return await rpc.call(method, request, timeout=CALL_SECONDS, tenant=TENANT, wait=False)
+            except errors.Unavailable as error:
+                if not left or type(error) is not errors.Unavailable:
+                    raise
+                await asyncio.sleep(0.05)  # the channel needs a moment to see that its peer is gone
+        raise AssertionError("unreachable")
+
+    async def healthy(self, within: float = 1.0) -> bool:
+        """Tell whether the service answers its health check in time."""
+        with contextlib.suppress(errors.HaywainError):
+            await self.connected(within)
+            check = health_pb2_grpc.HealthStub(self.channel).Check
+            answer = await rpc.call(check, health_pb2.HealthCheckRequest(), timeout=within, wait=False)
+            return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        return False
+
+
+class Peers:
+    """All services."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Open the channels."""
+        self.files = Peer("files", settings.address("files"), files_pb2_grpc.FilesServiceStub)
+        self.batches = Peer("batches", settings.address("batches"), batches_pb2_grpc.BatchesServiceStub)
+        self.scheduler = Peer("scheduler", settings.address("scheduler"), scheduler_pb2_grpc.SchedulerServiceStub)
+
+    async def close(self) -> None:
+        """Close the channels."""
+        for peer in (self.files, self.batches, self.scheduler):
+            await peer.channel.close()

@@ -1,0 +1,120 @@
+"""The gateway: OpenAI's REST surface as `haywain.gateway.v1.OpenAIService`, which Envoy transcodes HTTP onto.
+
+Stateless. Each RPC is a route; the files of this package are its resources. Bodies are raw bytes both ways, the query string
+comes in metadata, and envelope.py turns errors into HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from gateway import envelope
+from gateway.answer import Context
+from gateway.batches import Batches
+from gateway.chat import Chat
+from gateway.files import Files
+from gateway.health import Health
+from gateway.models import Models
+from gateway.peers import Peers
+from haywain import log, rpc
+from haywain.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from haywain.settings import Settings
+
+__all__ = ["OpenAIServiceServicer", "serve"]
+
+NAME = "haywain.gateway.v1.OpenAIService"
+_log = log.get()
+
+
+class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
+    """Puts bodies into messages. The methods' contracts are in the proto and in REST.md."""
+
+    def __init__(self, settings: Settings, peers: Peers) -> None:
+        """Make the resources."""
+        self._files = Files(peers.files)
+        self._batches = Batches(peers.batches, settings.batches)
+        self._models = Models(peers.scheduler)
+        self._chat = Chat(peers.scheduler, self._models, settings.gateway.completion_timeout_seconds)
+        self._health = Health(peers)
+
+    async def UploadFile(
+        self, messages: AsyncIterator[gateway_pb2.UploadFileRequest], context: Context
+    ) -> gateway_pb2.UploadFileResponse:
+        """POST /v1/files"""
+        return gateway_pb2.UploadFileResponse(http_body=await self._files.upload(messages, context))
+
+    async def ListFiles(self, request: gateway_pb2.ListFilesRequest, context: Context) -> gateway_pb2.ListFilesResponse:
+        """GET /v1/files"""
+        return gateway_pb2.ListFilesResponse(http_body=await self._files.page(context))
+
+    async def GetFile(self, request: gateway_pb2.GetFileRequest, context: Context) -> gateway_pb2.GetFileResponse:
+        """GET /v1/files/{file_id}"""
+        return gateway_pb2.GetFileResponse(http_body=await self._files.get(request.file_id, context))
+
+    async def DeleteFile(self, request: gateway_pb2.DeleteFileRequest, context: Context) -> gateway_pb2.DeleteFileResponse:
+        """DELETE /v1/files/{file_id}"""
+        return gateway_pb2.DeleteFileResponse(http_body=await self._files.delete(request.file_id, context))
+
+    async def GetFileContent(
+        self, request: gateway_pb2.GetFileContentRequest, context: Context
+    ) -> AsyncGenerator[gateway_pb2.GetFileContentResponse, None]:
+        """GET and HEAD /v1/files/{file_id}/content"""
+        async with contextlib.aclosing(self._files.content(request.file_id, context)) as bodies:
+            async for body in bodies:
+                yield gateway_pb2.GetFileContentResponse(http_body=body)
+
+    async def CreateBatch(self, request: gateway_pb2.CreateBatchRequest, context: Context) -> gateway_pb2.CreateBatchResponse:
+        """POST /v1/batches"""
+        return gateway_pb2.CreateBatchResponse(http_body=await self._batches.create(request.http_body, context))
+
+    async def ListBatches(self, request: gateway_pb2.ListBatchesRequest, context: Context) -> gateway_pb2.ListBatchesResponse:
+        """GET /v1/batches"""
+        return gateway_pb2.ListBatchesResponse(http_body=await self._batches.page(context))
+
+    async def GetBatch(self, request: gateway_pb2.GetBatchRequest, context: Context) -> gateway_pb2.GetBatchResponse:
+        """GET /v1/batches/{batch_id}"""
+        return gateway_pb2.GetBatchResponse(http_body=await self._batches.get(request.batch_id, context))
+
+    async def CancelBatch(self, request: gateway_pb2.CancelBatchRequest, context: Context) -> gateway_pb2.CancelBatchResponse:
+        """POST /v1/batches/{batch_id}/cancel"""
+        return gateway_pb2.CancelBatchResponse(http_body=await self._batches.cancel(request.batch_id, context))
+
+    async def ListModels(self, request: gateway_pb2.ListModelsRequest, context: Context) -> gateway_pb2.ListModelsResponse:
+        """GET /v1/models"""
+        return gateway_pb2.ListModelsResponse(http_body=await self._models.listing(context))
+
+    async def GetModel(self, request: gateway_pb2.GetModelRequest, context: Context) -> gateway_pb2.GetModelResponse:
+        """GET /v1/models/{model}"""
+        return gateway_pb2.GetModelResponse(http_body=await self._models.get(request.model, context))
+
+    async def CreateChatCompletion(
+        self, request: gateway_pb2.CreateChatCompletionRequest, context: Context
+    ) -> AsyncGenerator[gateway_pb2.CreateChatCompletionResponse, None]:
+        """POST /v1/chat/completions"""
+        async with contextlib.aclosing(self._chat.complete(request.http_body, context)) as bodies:
+            async for body in bodies:
+                yield gateway_pb2.CreateChatCompletionResponse(http_body=body)
+
+    async def GetHealth(self, request: gateway_pb2.GetHealthRequest, context: Context) -> gateway_pb2.GetHealthResponse:
+        """GET /health"""
+        return gateway_pb2.GetHealthResponse(http_body=await self._health.health(context))
+
+    async def GetPoolStatus(self, request: gateway_pb2.GetPoolStatusRequest, context: Context) -> gateway_pb2.GetPoolStatusResponse:
+        """GET /v1/pool/status"""
+        return gateway_pb2.GetPoolStatusResponse(http_body=await self._health.pool(context))
+
+
+async def serve(settings: Settings, stopping: asyncio.Event) -> None:
+    """Serve until `stopping` is set."""
+    peers = Peers(settings)
+    try:
+        servicer = OpenAIServiceServicer(settings, peers)
+        interceptor = rpc.Interceptor(on_error=envelope.metadata, on_broken_stream=envelope.BROKEN_STREAM)
+        service = (servicer, gateway_pb2_grpc.add_OpenAIServiceServicer_to_server, NAME)
+        async with rpc.serving(settings.address("gateway"), [service], interceptor=interceptor):
+            _log.info("gateway.ready", address=settings.address("gateway"))
+            await stopping.wait()
+    finally:
+        await peers.close()
