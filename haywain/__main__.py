@@ -33,6 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
     except HaywainError as error:
         print(f"haywain {options.name}: {error.message}", file=sys.stderr)
         return 1
+    except OSError as error:
+        if options.name in PROCESSES:
+            raise
+        print(f"haywain {options.name}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 
