@@ -38,7 +38,8 @@ def test_what_is_not_json_is_refused(data: bytes) -> None:
     "data",
     [
         b'{"a":1,"a":2}', b'{"a":1,"\\u0061":2}', b'{"a" : 1, "a"\t: 2}', b'{"a":1,"a":"\\u0022\\u0022"}', b'{"a":"\\"\\"","a":1}',
-        b'[{"b":{"c":1,"c":1}}]', b'{"":1,"":2}', b'{"a":{"x":1},"a":{"y":"\\u0022"}}', b'{"a":1,"b":2,"a":"b\\":"}',
+        b'[{"b":{"c":1,"c":1}}]', b'{"":1,"":2}', b'{"a":{"x":1},"a":{"y":"\\u003A"}}', b'{"a":1,"a":"\\u003a"}',
+        b'{"a":1,"b":2,"a":"b\\":"}',
     ],
 )  # fmt: skip
 def test_duplicate_keys_are_refused_by_name(data: bytes) -> None:
@@ -52,8 +53,9 @@ def test_the_same_key_in_two_objects_is_fine() -> None:
     assert decode(b'[{"a":{"a":1}},{"a":2}]') == [{"a": {"a": 1}}, {"a": 2}]
 
 
-def test_escaped_quotes_are_no_duplicates() -> None:
-    """Quotes inside strings, written either way, are content."""
+def test_escaped_quotes_and_colons_are_no_duplicates() -> None:
+    """Quotes and colons inside strings, however they are written, are content."""
+    assert decode(b'{"a":"\\u003a\\u003A:"}') == {"a": ":::"}
     assert decode(b'{"a":"\\u0022:","b":"\\":","c\\"":"\\\\u0022"}') == {"a": '":', "b": '":', 'c"': "\\u0022"}
 
 

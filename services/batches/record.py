@@ -1,0 +1,148 @@
+"""A batch as it is kept: one frozen struct a row of SQL, with its JSON columns decoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from services.batches.lifecycle import Status
+
+__all__ = ["Counts", "Defaults", "Fault", "Plan", "Record", "Shard", "Tokens", "from_row", "to_row"]
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong with a line, or with the batch as a whole (`line` 0). `param` is empty for none."""
+
+    code: str
+    message: str
+    param: str = ""
+    line: int = 0
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """A run of index entries of one model."""
+
+    model: str
+    first_row: int
+    row_count: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What validation found: kept before the scheduler hears of it, so that a restart submits the same and nothing else."""
+
+    row_count: int
+    shards: list[Shard]
+
+
+class Defaults(msgspec.Struct, frozen=True):
+    """Sampling that rows inherit; None where the batch says nothing."""
+
+    max_decoding_length: int | None = None
+    max_context_length: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+    def members(self) -> dict[str, tuple[str, Any]]:
+        """Map the name in a row's body to the name in the batch and the value, for what is set."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {_IN_BODY.get(name, name): (name, value) for name, value in given.items() if value is not None}
+
+
+_IN_BODY = {"max_decoding_length": "max_tokens"}
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Rows by outcome."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Tokens that the rows used."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch. Times in Unix seconds; ids are empty and times None where there is nothing yet.
+
+    `default_model` is what rows without a model run; `model` is what the first row asked for. `outcome` is what `finalizing` ends
+    in. `submitted`: the scheduler has it. `settled`: the scheduler and files keep nothing for it any more.
+    """
+
+    batch_id: str
+    tenant: str
+    request_id: str | None = None
+    endpoint: str
+    default_model: str = ""
+    model: str = ""
+    input_file_id: str
+    input_blob_key: str = ""
+    line_count: int = 0
+    completion_window: str
+    expedited: bool = False
+    deterministic: bool = False
+    defaults: Defaults = Defaults()
+    metadata: dict[str, str] = {}
+    output_expires_after_seconds: int = 0
+    status: Status = Status.VALIDATING
+    outcome: Status | None = None
+    plan: Plan | None = None
+    submitted: bool = False
+    settled: bool = False
+    validation_losses: int = 0
+    lease_owner: str = ""
+    lease_until: float = 0.0
+    errors: list[Fault] | None = None
+    error: Fault | None = None
+    counts: Counts = Counts()
+    usage: Tokens | None = None
+    output_file_id: str = ""
+    error_file_id: str = ""
+    created_at: float
+    expires_at: float
+    in_progress_at: float | None = None
+    finalizing_at: float | None = None
+    completed_at: float | None = None
+    failed_at: float | None = None
+    expired_at: float | None = None
+    cancelling_at: float | None = None
+    cancelled_at: float | None = None
+
+    def no_earlier(self, at: float) -> float:
+        """Push a time behind every one that is set already, so that timestamps stay in order whatever the clock does."""
+        times = (self.created_at, self.in_progress_at, self.finalizing_at, self.cancelling_at)
+        return max(at, *(time for time in times if time is not None))
+
+
+_JSON = ("defaults", "metadata", "plan", "errors", "error", "counts", "usage")
+_BOOLEANS = ("expedited", "deterministic", "submitted", "settled")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def column(name: str, value: Any) -> Any:
+    """Turn a field's value into its column's: JSON as text, booleans as integers."""
+    if value is None:
+        return None
+    if name in _JSON:
+        return _encode(value).decode()
+    return int(value) if name in _BOOLEANS else value
+
+
+def to_row(record: Record) -> dict[str, Any]:
+    """Turn a record into parameters, one a column."""
+    return {name: column(name, getattr(record, name)) for name in record.__struct_fields__}
+
+
+def from_row(row: Any) -> Record:
+    """Turn a row of SQL into a record."""
+    fields = {name: _decode(value) if name in _JSON and value is not None else value for name, value in row.items()}
+    return msgspec.convert(fields, Record, strict=False)

@@ -1,0 +1,116 @@
+-- Every status change is `move`: compare-and-set, the allowed sources as parameters (lifecycle.py), what becomes visible with the
+-- new status set by the same statement. A parameter that is null leaves its column as it is.
+
+-- name: move
+update batches
+   set status = :status,
+       outcome = coalesce(:outcome, outcome),
+       model = coalesce(:model, model),
+       submitted = coalesce(:submitted, submitted),
+       errors = coalesce(:errors, errors),
+       error = coalesce(:error, error),
+       counts = coalesce(:counts, counts),
+       usage = coalesce(:usage, usage),
+       output_file_id = coalesce(:output_file_id, output_file_id),
+       error_file_id = coalesce(:error_file_id, error_file_id),
+       in_progress_at = coalesce(in_progress_at, :in_progress_at),
+       finalizing_at = coalesce(:finalizing_at, finalizing_at),
+       completed_at = coalesce(:completed_at, completed_at),
+       failed_at = coalesce(:failed_at, failed_at),
+       expired_at = coalesce(:expired_at, expired_at),
+       cancelling_at = coalesce(:cancelling_at, cancelling_at),
+       cancelled_at = coalesce(:cancelled_at, cancelled_at)
+ where batch_id = :batch_id and status in (:source_1, :source_2)
+
+-- name: add_intent
+insert into intents (batch_id, created_at) values (:batch_id, :created_at)
+
+-- name: end_intent
+delete from intents where batch_id = :batch_id
+
+-- name: stale_intents
+select batch_id from intents where created_at < :before
+
+-- name: add_batch
+insert into batches (
+    batch_id, tenant, request_id, endpoint, default_model, model, input_file_id, input_blob_key, line_count, completion_window,
+    expedited, deterministic, defaults, metadata, output_expires_after_seconds, status, outcome, plan, submitted, settled,
+    validation_losses, lease_owner, lease_until, errors, error, counts, usage, output_file_id, error_file_id, created_at,
+    expires_at, in_progress_at, finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at
+) values (
+    :batch_id, :tenant, :request_id, :endpoint, :default_model, :model, :input_file_id, :input_blob_key, :line_count,
+    :completion_window, :expedited, :deterministic, :defaults, :metadata, :output_expires_after_seconds, :status, :outcome, :plan,
+    :submitted, :settled, :validation_losses, :lease_owner, :lease_until, :errors, :error, :counts, :usage, :output_file_id,
+    :error_file_id, :created_at, :expires_at, :in_progress_at, :finalizing_at, :completed_at, :failed_at, :expired_at,
+    :cancelling_at, :cancelled_at
+) on conflict do nothing
+
+-- name: rows_validating
+select coalesce(sum(line_count), 0) as line_count from batches where status = 'validating'
+
+-- name: rows_unsettled
+select coalesce(sum(line_count), 0) as line_count from batches where settled = 0
+
+-- name: active_on_file
+select batch_id from batches
+ where tenant = :tenant and input_file_id = :input_file_id and settled = 0
+   and status in ('validating', 'in_progress', 'finalizing', 'cancelling')
+ limit 1
+
+-- name: batch
+select * from batches where batch_id = :batch_id
+
+-- name: batch_of_tenant
+select * from batches where batch_id = :batch_id and tenant = :tenant
+
+-- name: batch_of_request
+select * from batches where tenant = :tenant and request_id = :request_id
+
+-- name: first_page
+select * from batches where tenant = :tenant order by created_at desc, batch_id desc limit :size
+
+-- name: next_page
+select * from batches
+ where tenant = :tenant and (created_at < :created_at or (created_at = :created_at and batch_id < :batch_id))
+ order by created_at desc, batch_id desc limit :size
+
+-- name: set_metadata
+update batches set metadata = :metadata where batch_id = :batch_id and tenant = :tenant
+
+-- name: set_plan
+update batches set plan = :plan, model = :model, counts = :counts
+ where batch_id = :batch_id and plan is null and status in ('validating', 'cancelling')
+
+-- name: set_submitted
+update batches set submitted = 1 where batch_id = :batch_id
+
+-- name: set_progress
+update batches set counts = :counts, usage = :usage
+ where batch_id = :batch_id and status in ('in_progress', 'finalizing', 'cancelling')
+
+-- name: set_started
+update batches set in_progress_at = case when :started > created_at then :started else created_at end
+ where batch_id = :batch_id and in_progress_at is null and status = 'in_progress'
+
+-- name: settle
+update batches set settled = 1 where batch_id = :batch_id
+
+-- name: lose_validation
+update batches set validation_losses = validation_losses + 1 where batch_id = :batch_id returning validation_losses
+
+-- Leases: a replica drives the batches it holds; a batch whose lease ran out is anybody's. Steps are idempotent and statuses are
+-- compared and set, so a replica that was only slow does no harm.
+
+-- name: drop_leases
+update batches set lease_until = 0 where lease_owner = :owner and settled = 0
+
+-- name: claim
+update batches set lease_owner = :owner, lease_until = :until
+ where settled = 0 and lease_until < :now
+returning batch_id, expires_at
+
+-- name: renew
+update batches set lease_until = :until where lease_owner = :owner and settled = 0 and lease_until >= :now
+
+-- name: cancelling
+select batch_id from batches where lease_owner = :owner and settled = 0 and status = 'cancelling'

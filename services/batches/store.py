@@ -1,0 +1,234 @@
+"""Batch records in SQL: every linearisation point of a batch's life is one transaction here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from haywain import errors
+from haywain.clock import Clock
+from haywain.db import Database, Transaction
+from services.batches import lifecycle
+from services.batches.lifecycle import Status
+from services.batches.record import Counts, Plan, Record, Tokens, column, from_row, to_row
+
+__all__ = ["LEASE_SECONDS", "Admission", "BatchStore"]
+
+LEASE_SECONDS = 30.0
+_CHANGES = (
+    "outcome", "model", "submitted", "errors", "error", "counts", "usage", "output_file_id", "error_file_id", "in_progress_at",
+)  # fmt: skip
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """What must hold for a batch to be taken in, told by its creator just before.
+
+    `intake_rows` is the scheduler's; None when it is away: then all rows of batches that haven't ended count.
+    """
+
+    intake_capacity: int
+    intake_rows: int | None
+    one_active_per_file: bool
+
+
+class BatchStore:
+    """The records of all tenants. An id of another tenant is answered like one that never was."""
+
+    def __init__(self, database: Database, clock: Clock, owner: str) -> None:
+        """Take an open database; `owner` names this replica in leases."""
+        self._database = database
+        self._clock = clock
+        self._owner = owner
+
+    # -- creation ---------------------------------------------------------------------------------------------------------------
+
+    async def intend(self, batch_id: str) -> None:
+        """Note that a hold at files is about to be made for a batch."""
+        await self._database.write(lambda tx: tx.execute("add_intent", batch_id=batch_id, created_at=self._clock.now()))
+
+    async def stale_intents(self, before: float) -> list[str]:
+        """List the batch ids whose creation began before a Unix time and never ended."""
+        return [row["batch_id"] for row in await self._database.read(lambda tx: tx.fetch("stale_intents", before=before))]
+
+    async def end_intent(self, batch_id: str) -> None:
+        """Forget an intent whose hold was released."""
+        await self._database.write(lambda tx: tx.execute("end_intent", batch_id=batch_id))
+
+    async def add(self, record: Record, admission: Admission) -> Record:
+        """Record a new batch, leased to this replica, and end its intent. Durable when this returns.
+
+        With a `request_id` that was used before, answers that batch and records nothing. Raises CapacityExceeded, InvalidRequest
+        when another batch is active on the file and that is forbidden, Unavailable when the intent is gone.
+        """
+        leased = msgspec.structs.replace(record, lease_owner=self._owner, lease_until=self._clock.now() + LEASE_SECONDS)
+
+        def add(tx: Transaction) -> Record:
+            earlier = _of_request(tx, record)
+            if earlier is not None:
+                return earlier
+            _admit(tx, record, admission)
+            if record.input_blob_key and not tx.execute("end_intent", batch_id=record.batch_id):
+                raise errors.Unavailable(retry_after=1)
+            if tx.execute("add_batch", **to_row(leased)):
+                return leased
+            return _of_request(tx, record) or _missing(record.batch_id)
+
+        return await self._database.write(add)
+
+    async def of_request(self, tenant: str, request_id: str) -> Record | None:
+        """Find the batch that a `request_id` made."""
+        row = await self._database.read(lambda tx: tx.fetch_one("batch_of_request", tenant=tenant, request_id=request_id))
+        return None if row is None else from_row(row)
+
+    # -- reading ----------------------------------------------------------------------------------------------------------------
+
+    async def get(self, tenant: str, batch_id: str) -> Record:
+        """Read one batch of a tenant. Raises BatchMissing."""
+        row = await self._database.read(lambda tx: tx.fetch_one("batch_of_tenant", tenant=tenant, batch_id=batch_id))
+        return from_row(row) if row is not None else _missing(batch_id)
+
+    async def find(self, batch_id: str) -> Record | None:
+        """Read one batch, whoever's it is."""
+        row = await self._database.read(lambda tx: tx.fetch_one("batch", batch_id=batch_id))
+        return None if row is None else from_row(row)
+
+    async def page(self, tenant: str, *, after: str, size: int) -> list[Record]:
+        """Read a page, newest first, behind the batch `after` (empty: from the start). Raises NoSuchCursor."""
+
+        def page(tx: Transaction) -> list[Record]:
+            if not after:
+                return [from_row(row) for row in tx.fetch("first_page", tenant=tenant, size=size)]
+            last = tx.fetch_one("batch_of_tenant", tenant=tenant, batch_id=after)
+            if last is None:
+                raise errors.NoSuchCursor(f"No batch found with id '{after}'.", param="after")
+            place = {"created_at": last["created_at"], "batch_id": after}
+            return [from_row(row) for row in tx.fetch("next_page", tenant=tenant, size=size, **place)]
+
+        return await self._database.read(page)
+
+    # -- changes ----------------------------------------------------------------------------------------------------------------
+
+    async def set_metadata(self, tenant: str, batch_id: str, metadata: dict[str, str]) -> Record:
+        """Replace a batch's metadata. Raises BatchMissing."""
+
+        def write(tx: Transaction) -> Record:
+            tx.execute("set_metadata", tenant=tenant, batch_id=batch_id, metadata=column("metadata", metadata))
+            row = tx.fetch_one("batch_of_tenant", tenant=tenant, batch_id=batch_id)
+            return from_row(row) if row is not None else _missing(batch_id)
+
+        return await self._database.write(write)
+
+    async def move(self, batch_id: str, status: Status, **changes: Any) -> Record | None:
+        """Change the status, and with it, in the same statement, its timestamp and `changes` (fields of Record).
+
+        Answers the record after the change, None when the batch isn't in a status that `status` may follow.
+        """
+
+        def move(tx: Transaction) -> Record | None:
+            row = tx.fetch_one("batch", batch_id=batch_id)
+            if row is None:
+                return None
+            record = from_row(row)
+            columns: dict[str, Any] = dict.fromkeys((*_CHANGES, *lifecycle.STAMPS.values()))
+            if "in_progress_at" in changes:
+                changes["in_progress_at"] = _started(record, changes["in_progress_at"])
+            columns |= {name: column(name, value) for name, value in changes.items()}
+            if status in lifecycle.STAMPS:
+                columns[lifecycle.STAMPS[status]] = record.no_earlier(max(self._clock.now(), columns["in_progress_at"] or 0.0))
+            columns.pop("created_at")
+            sources = lifecycle.sources(status)
+            places = {"source_1": sources[0], "source_2": sources[-1]}
+            if not tx.execute("move", batch_id=batch_id, status=status, **columns, **places):
+                return None
+            return from_row(tx.fetch_one("batch", batch_id=batch_id))
+
+        return await self._database.write(move)
+
+    async def set_plan(self, batch_id: str, model: str, plan: Plan) -> None:
+        """Keep what validation found; the first plan stays."""
+        columns = {"plan": column("plan", plan), "counts": column("counts", Counts(total=plan.row_count))}
+        await self._database.write(lambda tx: tx.execute("set_plan", batch_id=batch_id, model=model, **columns))
+
+    async def set_submitted(self, batch_id: str) -> None:
+        """Note that the scheduler has the batch."""
+        await self._database.write(lambda tx: tx.execute("set_submitted", batch_id=batch_id))
+
+    async def set_progress(self, seen: dict[str, tuple[Counts, Tokens | None, float | None]]) -> None:
+        """Keep counts, usage and the first row's start of running batches, for when the scheduler is away."""
+
+        def write(tx: Transaction) -> None:
+            for batch_id, (counts, usage, started) in seen.items():
+                columns = {"counts": column("counts", counts), "usage": column("usage", usage)}
+                tx.execute("set_progress", batch_id=batch_id, **columns)
+                if started is not None:
+                    tx.execute("set_started", batch_id=batch_id, started=started)
+
+        await self._database.write(write)
+
+    async def settle(self, batch_id: str) -> None:
+        """Note that a terminal batch has nothing left at the scheduler and at files."""
+        await self._database.write(lambda tx: tx.execute("settle", batch_id=batch_id))
+
+    async def lose_validation(self, batch_id: str) -> int:
+        """Count a validation that died; answers how many did."""
+        rows = await self._database.write(lambda tx: tx.fetch("lose_validation", batch_id=batch_id))
+        return int(rows[0]["validation_losses"]) if rows else 0
+
+    # -- leases -----------------------------------------------------------------------------------------------------------------
+
+    async def drop_leases(self) -> None:
+        """Give up what an earlier life of this replica held, to be claimed anew."""
+        await self._database.write(lambda tx: tx.execute("drop_leases", owner=self._owner))
+
+    async def claim(self) -> dict[str, float]:
+        """Lease every unsettled batch that nobody holds; answers ids with the times they expire at."""
+        now = self._clock.now()
+        lease = {"owner": self._owner, "now": now, "until": now + LEASE_SECONDS}
+        return {row["batch_id"]: row["expires_at"] for row in await self._database.write(lambda tx: tx.fetch("claim", **lease))}
+
+    async def renew(self) -> None:
+        """Hold on to what is held."""
+        now = self._clock.now()
+        await self._database.write(lambda tx: tx.execute("renew", owner=self._owner, now=now, until=now + LEASE_SECONDS))
+
+    async def cancelling(self) -> list[str]:
+        """List the held batches that somebody, perhaps another replica, cancelled."""
+        return [row["batch_id"] for row in await self._database.read(lambda tx: tx.fetch("cancelling", owner=self._owner))]
+
+
+def _missing(batch_id: str) -> Any:
+    raise errors.BatchMissing(f"No batch found with id '{batch_id}'.", param="batch_id")
+
+
+def _of_request(tx: Transaction, record: Record) -> Record | None:
+    if record.request_id is None:
+        return None
+    row = tx.fetch_one("batch_of_request", tenant=record.tenant, request_id=record.request_id)
+    return None if row is None else from_row(row)
+
+
+def _admit(tx: Transaction, record: Record, admission: Admission) -> None:
+    if admission.one_active_per_file:
+        other = tx.fetch_one("active_on_file", tenant=record.tenant, input_file_id=record.input_file_id)
+        if other is not None:
+            message = f"The file '{record.input_file_id}' is already used by the active batch '{other['batch_id']}'."
+            raise errors.InvalidRequest(message, param="input_file_id")
+    if admission.intake_rows is None:
+        waiting = int((tx.fetch_one("rows_unsettled") or {})["line_count"])
+    else:
+        waiting = admission.intake_rows + int((tx.fetch_one("rows_validating") or {})["line_count"])
+    if record.line_count and waiting + record.line_count > admission.intake_capacity:
+        message = (
+            f"The intake holds at most {admission.intake_capacity} rows: {waiting} are waiting and this file has "
+            f"{record.line_count}. Try again later."
+        )
+        raise errors.CapacityExceeded(message, retry_after=10)
+
+
+def _started(record: Record, at: float | None) -> float | None:
+    """Fit the first row's start between creation and whatever came after it."""
+    if at is None:
+        return None
+    later = [time for time in (record.finalizing_at, record.cancelling_at) if time is not None]
+    return min([max(at, record.created_at), *later])
