@@ -141,15 +141,15 @@ class LlamaCppSettings(_Section, frozen=True):
     model_path: str = ""
     """a GGUF file"""
     model: str = ""
-    """id that requests name; empty: the file's `general.name`, made a slug"""
+    """id that requests name; empty: the file's name without its quantisation, made a slug"""
     workers: int = 0
     """decoder processes; 0: one a core"""
     threads: int = 1
     """threads a decoder process"""
-    slots: int = 16
-    """sequences a decoder process decodes together"""
+    slots: int = 0
+    """sequences a decoder process decodes together; 0: 16, or fewer so that all decoders' KV caches take 1 GiB at most"""
     context_length: int = 0
-    """tokens a sequence; 0: the model's own, at most 4,096"""
+    """tokens a sequence; 0: the model's own, at most 2,048"""
     batch_tokens: int = 512
     """tokens a decode step takes at most"""
 

@@ -1,0 +1,197 @@
+"""The llama.cpp backend: the engine process's side.
+
+    submit ─▶ prepare (a thread: parse, render, tokenise) ─▶ waiting (by lane) ─▶ a decoder with room ─▶ events ─▶ Emit
+                                                                  ▲                    │ dies
+                                                                  └── other requests   ▼
+                                                                           its requests: 503, retryable; it is started again
+
+Decoders are processes of their own: llama.cpp answers some mistakes by ending the process, and one thread each is faster than one
+process with all threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from engine import answers
+from engine.backend import Emit
+from engine.llamacpp import policy, weights
+from engine.llamacpp.messages import Delta, Ended, Open
+from engine.llamacpp.model import MAX_SLOTS
+from engine.llamacpp.pool import Pool
+from engine.llamacpp.prepare import FIELDS, Prepared, prepare
+from engine.llamacpp.row import Row
+from engine.llamacpp.vocabulary import Vocabulary
+from engine.prompt import ChatTemplate
+from haywain import clock, log
+from haywain.engine.v1 import engine_pb2 as pb
+from haywain.errors import HaywainError, SettingsError
+from haywain.settings import EngineSettings, LlamaCppSettings
+
+__all__ = ["LlamaCppBackend", "create"]
+
+DEFAULT_CONTEXT: Final = 2_048
+"""tokens a sequence, where neither settings nor model say less"""
+DEFAULT_SLOTS: Final = 16
+"""slots a decoder: more gain little on a CPU"""
+KV_BYTES: Final = 2**30
+"""KV cache of all decoders together, where the settings leave the number of slots open"""
+_log = log.get()
+
+
+def create(settings: EngineSettings) -> LlamaCppBackend:
+    """Make the backend. Reads the model's vocabulary, because the number of slots follows from it; raises SettingsError."""
+    return LlamaCppBackend(settings.llamacpp)
+
+
+class LlamaCppBackend:
+    """A GGUF model in decoder processes."""
+
+    name = "llamacpp"
+
+    def __init__(self, settings: LlamaCppSettings) -> None:
+        """Check the settings against the model. Raises SettingsError."""
+        self._path = Path(settings.model_path)
+        weights.check(self._path)
+        self._path = self._path.absolute()
+        self._vocabulary = Vocabulary.load(self._path)
+        self._template = ChatTemplate(self._vocabulary)
+        self.version = f"llama-cpp-python {version('llama-cpp-python')}"
+        self._decoders = settings.workers or len(os.sched_getaffinity(0))
+        self._wanted = _wanted(settings, self._path, self._vocabulary, self._decoders)
+        self.slots = self._decoders * self._wanted.slots
+        self.lookahead = self.slots
+        self._model = settings.model
+        self._fingerprint = ""
+        self._pool = Pool(self._wanted, self._decoders, self, clock.SystemClock())
+        self._preparing = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+        self._rows: dict[int, Row] = {}
+        self._row_of: dict[int, Row] = {}
+        self._last_run = 0
+        self._closed = False
+
+    async def start(self, emit: Emit) -> list[pb.ModelDescription]:
+        """Load the model in every decoder and describe it. Raises SettingsError."""
+        self._emit = emit
+        self._loop = asyncio.get_running_loop()
+        digest = await asyncio.to_thread(weights.digest, self._path)
+        await self._pool.start()
+        self._fingerprint = f"fp_{digest.removeprefix('sha256:')[:12]}"
+        model, aliases = weights.model_ids(self._path, self._vocabulary.metadata("general.name"))
+        if self._model and self._model != model:
+            model, aliases = self._model, []
+        _log.info("model.loaded", model=model, decoders=self._decoders, slots=self.slots, context=self._wanted.context_length)
+        description = pb.ModelDescription(
+            model=model,
+            aliases=aliases,
+            digest=digest,
+            context_length=self._wanted.context_length,
+            endpoints=["/v1/chat/completions"],
+            fields=sorted(FIELDS),
+            owned_by=self._vocabulary.metadata("general.organization") or "haywain",
+        )
+        description.create_time.FromSeconds(int(self._path.stat().st_mtime))
+        return [description]
+
+    def submit(self, sequences: Sequence[pb.Sequence]) -> None:
+        """Take sequences; never blocks."""
+        rows = [Row(sequence, self._emit) for sequence in sequences]
+        self._rows.update((row.sequence_id, row) for row in rows)
+        self._preparing.submit(self._prepare, list(zip(rows, sequences, strict=True)))
+
+    def cancel(self, sequence_ids: Sequence[int]) -> None:
+        """Stop these as soon as can be: at the end of the step that runs."""
+        for sequence_id in sequence_ids:
+            row = self._rows.get(sequence_id)
+            if row is not None and not row.cancelled:
+                row.cancelled = True
+                self._pool.cancel(row.runs)
+
+    async def close(self) -> None:
+        """End the decoders; nothing is emitted afterwards."""
+        self._closed = True
+        await self._pool.close()
+        await asyncio.to_thread(self._preparing.shutdown, cancel_futures=True)
+        self._vocabulary.close()
+
+    @property
+    def decoder_pids(self) -> list[int]:
+        """Process ids of the decoders that live."""
+        return self._pool.pids
+
+    # -- in the thread that prepares ------------------------------------------------------------------------------------------
+
+    def _prepare(self, arrived: list[tuple[Row, pb.Sequence]]) -> None:
+        for row, sequence in arrived:
+            outcome: Prepared | HaywainError
+            try:
+                outcome = prepare(sequence, self._template, self._wanted.context_length)
+            except HaywainError as error:
+                outcome = error
+            except Exception:  # noqa: BLE001 - a defect here must cost one row, not the thread
+                _log.exception("sequence.prepare_failed", bytes=len(sequence.request))
+                outcome = HaywainError(code="engine_error")
+            if not self._closed:
+                self._loop.call_soon_threadsafe(self._prepared, row, outcome)
+
+    # -- from the preparation and the decoders --------------------------------------------------------------------------------
+
+    def _prepared(self, row: Row, outcome: Prepared | HaywainError) -> None:
+        if self._closed:
+            return
+        if row.cancelled:
+            self._refuse(row, answers.cancelled(row.sequence_id))
+        elif isinstance(outcome, HaywainError):
+            self._refuse(row, answers.error_result(row.sequence_id, outcome))
+        else:
+            begins = row.begin(outcome, self._last_run + 1, self._fingerprint)
+            self._last_run += len(begins)
+            self._row_of.update((begin.run, row) for begin in begins)
+            self._pool.submit(begins)
+
+    def told(self, event: Delta | Ended) -> None:
+        """Pass news of a run on to its row."""
+        row = self._row_of.get(event.run)
+        if row is None or self._closed:
+            return
+        if isinstance(event, Delta):
+            row.delta(event)
+            return
+        del self._row_of[event.run]
+        if row.ended(event):
+            del self._rows[row.sequence_id]
+
+    def lost(self, runs: list[int], how: str) -> None:
+        """Answer the rows of a decoder that died; their runs elsewhere are stopped."""
+        for row in {id(row): row for run in runs if (row := self._row_of.get(run)) is not None}.values():
+            for run in row.runs:
+                self._row_of.pop(run, None)
+            del self._rows[row.sequence_id]
+            row.lose(how)
+            self._pool.cancel(row.runs)
+
+    def gave_up(self, reason: str) -> None:
+        """End the engine: its supervisor starts it again, and it says at start what is wrong."""
+        self._emit.died(reason)
+
+    def _refuse(self, row: Row, result: pb.SequenceResult) -> None:
+        del self._rows[row.sequence_id]
+        row.refuse(result)
+
+
+def _wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, decoders: int) -> Open:
+    """Decide what a decoder is to hold."""
+    trained = vocabulary.number("context_length")
+    if trained and settings.context_length > trained:
+        raise SettingsError(f"engine.llamacpp.context_length is {settings.context_length}, but the model's is {trained}")
+    context = settings.context_length or min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    slots = settings.slots or policy.slots(DEFAULT_SLOTS, vocabulary.kv_bytes_per_token, context, KV_BYTES // decoders)
+    if not 1 <= slots <= MAX_SLOTS:
+        raise SettingsError(f"engine.llamacpp.slots is {slots}, expected 1 to {MAX_SLOTS}, or 0 for as many as fit")
+    return Open(str(path), slots, context, max(settings.batch_tokens, slots, policy.CHUNK + 1), settings.threads)

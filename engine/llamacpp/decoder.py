@@ -1,0 +1,108 @@
+"""A decoder: a process of its own with one model, fed through an inherited socket.
+
+    python -m engine.llamacpp.decoder FD
+
+The first message is Open; Ready or Refused answers it. When the other end closes, the decoder ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+from engine.llamacpp.loop import Loop
+from engine.llamacpp.messages import LENGTH, Begin, Cancel, Open, Ready, Refused, ToDecoder, frame, to_decoder
+from engine.llamacpp.model import Model
+from haywain import orphans
+from haywain.errors import SettingsError
+
+__all__ = ["main"]
+
+Inbox = queue.SimpleQueue[list[ToDecoder] | None]
+
+
+def main() -> None:
+    """Run until the other end closes."""
+    orphans.die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine, which then ends its decoders
+    with socket.socket(fileno=int(sys.argv[1])) as link:
+        inbox: Inbox = queue.SimpleQueue()
+        threading.Thread(target=_receive, args=(link, inbox), name="receive", daemon=True).start()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            _serve(link, inbox)
+
+
+def _serve(link: socket.socket, inbox: Inbox) -> None:
+    first = inbox.get()
+    if not first or not isinstance(first[0], Open):
+        return
+    wanted = first[0]
+    try:
+        model = Model(
+            Path(wanted.path),
+            slots=wanted.slots,
+            context_length=wanted.context_length,
+            batch_tokens=wanted.batch_tokens,
+            threads=wanted.threads,
+        )
+    except SettingsError as error:
+        link.sendall(frame([Refused(error.message)]))
+        return
+    with contextlib.closing(model):
+        link.sendall(frame([Ready(model.slots, model.context_length)]))
+        _run(link, inbox, Loop(model))
+
+
+def _run(link: socket.socket, inbox: Inbox, loop: Loop) -> None:
+    while True:
+        messages = _arrived(inbox, wait=loop.idle)
+        if messages is None:
+            return
+        loop.accept(messages)
+        events = loop.step()
+        if events:
+            link.sendall(frame(events))
+
+
+def _arrived(inbox: Inbox, *, wait: bool) -> list[Begin | Cancel] | None:
+    """Take all that came since the last step; None when nothing will come any more."""
+    messages: list[Begin | Cancel] = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            batch = inbox.get(block=wait)
+            if batch is None:
+                return None
+            messages += (message for message in batch if not isinstance(message, Open))
+            wait = False
+    return messages
+
+
+def _receive(link: socket.socket, inbox: Inbox) -> None:
+    try:
+        while (head := _exactly(link, LENGTH)) and (body := _exactly(link, int.from_bytes(head, "little"))):
+            inbox.put(to_decoder.decode(body))
+    finally:
+        inbox.put(None)
+
+
+def _exactly(link: socket.socket, size: int) -> bytes:
+    """Read so many bytes; none at the end of the stream."""
+    data = bytearray()
+    while len(data) < size:
+        try:
+            part = link.recv(min(size - len(data), 1 << 20))
+        except OSError:
+            return b""
+        if not part:
+            return b""
+        data += part
+    return bytes(data)
+
+
+if __name__ == "__main__":
+    main()

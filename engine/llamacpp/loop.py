@@ -1,0 +1,165 @@
+"""The step loop: continuous batching over the slots of one model.
+
+A step admits waiting sequences to free slots, decodes one token of every running sequence, prefills a chunk of some prompts,
+samples, and says what came of it. Sequences come and go between steps; nobody waits for a batch to end.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.llamacpp import policy
+from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, FromDecoder
+from engine.llamacpp.model import Model
+from engine.llamacpp.sampling import Logits, Sampler, is_plain_greedy
+from engine.llamacpp.text import Text
+
+__all__ = ["Loop"]
+
+
+class _Sequence:
+    """A sequence in a slot: prefilling until all of its prompt is evaluated, then decoding."""
+
+    def __init__(self, begin: Begin, slot: int, vocabulary: int) -> None:
+        self.begin = begin
+        self.slot = slot
+        self.prompt = np.frombuffer(begin.tokens, np.int32)
+        self.evaluated = 0
+        self.next = -1
+        """the token to evaluate next, once decoding"""
+        self.output = 0
+        self.text = Text(begin.stops)
+        self.sampler = None if is_plain_greedy(begin.sampling) else Sampler(begin.sampling, self.prompt, vocabulary)
+        self.since = time.monotonic()
+
+    @property
+    def left(self) -> int:
+        """Prompt tokens not evaluated yet."""
+        return len(self.prompt) - self.evaluated
+
+
+class Loop:
+    """All sequences of one decoder. For one thread."""
+
+    def __init__(self, model: Model) -> None:
+        """Start with every slot free."""
+        self._model = model
+        self._vocabulary = model.vocabulary
+        self._waiting: list[tuple[int, int, Begin]] = []
+        self._arrivals = 0
+        self._free = list(range(model.slots))
+        self._running: dict[int, _Sequence] = {}
+        self._events: list[FromDecoder] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step would do nothing."""
+        return not (self._running or self._waiting or self._events)
+
+    @property
+    def running(self) -> int:
+        """Slots in use."""
+        return len(self._running)
+
+    def accept(self, messages: Sequence[Begin | Cancel]) -> None:
+        """Take new sequences and cancellations; both have effect at the next step."""
+        for message in messages:
+            if isinstance(message, Begin):
+                self._arrivals += 1
+                heapq.heappush(self._waiting, (message.lane, self._arrivals, message))
+            else:
+                self._cancel(message.run)
+
+    def step(self) -> list[FromDecoder]:
+        """Go one step; tell what happened, in order."""
+        self._admit()
+        decoding, prefilling = self._split()
+        self._decode(decoding)
+        for sequence, size in self._shares(len(decoding), prefilling):
+            self._prefill(sequence, size)
+        events, self._events = self._events, []
+        return events
+
+    def _admit(self) -> None:
+        while self._waiting and self._free:
+            _, _, begin = heapq.heappop(self._waiting)
+            self._running[begin.run] = _Sequence(begin, heapq.heappop(self._free), self._vocabulary.size)
+
+    def _split(self) -> tuple[list[_Sequence], list[_Sequence]]:
+        """Give who decodes, by slot, and who prefills, the most urgent first."""
+        decoding = [sequence for sequence in self._running.values() if not sequence.left]
+        prefilling = [sequence for sequence in self._running.values() if sequence.left]
+        decoding.sort(key=lambda sequence: sequence.slot)
+        prefilling.sort(key=lambda sequence: sequence.begin.lane)
+        return decoding, prefilling
+
+    def _shares(self, decoding: int, prefilling: list[_Sequence]) -> list[tuple[_Sequence, int]]:
+        sizes = policy.share(decoding, [sequence.left for sequence in prefilling], self._model.batch.capacity)
+        return [(sequence, size) for sequence, size in zip(prefilling, sizes, strict=True) if size]
+
+    def _decode(self, decoding: list[_Sequence]) -> None:
+        if not decoding:
+            return
+        batch = self._model.batch
+        batch.clear()
+        for sequence in decoding:
+            batch.add(sequence.slot, sequence.next, self._model.length(sequence.slot), logits=True)
+        self._sample(decoding, self._model.decode(batch))
+
+    def _prefill(self, sequence: _Sequence, size: int) -> None:
+        batch = self._model.batch
+        batch.clear()
+        chunk = sequence.prompt[sequence.evaluated : sequence.evaluated + size]
+        batch.add(sequence.slot, chunk, sequence.evaluated, logits=size == sequence.left)
+        sequence.evaluated += size
+        logits = self._model.decode(batch)
+        if not sequence.left:
+            self._sample([sequence], logits)
+
+    def _sample(self, sequences: list[_Sequence], logits: Logits) -> None:
+        best = logits.argmax(axis=1).tolist()
+        for sequence, row, token in zip(sequences, logits, best, strict=True):
+            try:
+                if sequence.sampler is not None:
+                    token = sequence.sampler.choose(row)  # noqa: PLW2901 - the best one was a guess
+                elif not np.isfinite(row[token]):
+                    raise ValueError("the model's logits are not finite")
+            except ValueError:
+                self._end(sequence, "error")
+            else:
+                self._append(sequence, token)
+
+    def _append(self, sequence: _Sequence, token: int) -> None:
+        sequence.next = token
+        sequence.output += 1
+        if self._vocabulary.ends(token) or sequence.text.add(self._vocabulary.piece(token)):
+            self._end(sequence, "stop")
+        elif sequence.output >= sequence.begin.max_output:
+            self._end(sequence, "length")
+        elif sequence.begin.stream and (text := sequence.text.take()):
+            self._events.append(Delta(sequence.begin.run, text))
+
+    def _end(self, sequence: _Sequence, finish: str) -> None:
+        del self._running[sequence.begin.run]
+        self._model.forget(sequence.slot)
+        heapq.heappush(self._free, sequence.slot)
+        run_ms = int((time.monotonic() - sequence.since) * 1000)
+        text = sequence.text.rest()
+        self._events.append(
+            Ended(run=sequence.begin.run, text=text, finish=finish, output_tokens=sequence.output, run_ms=run_ms)
+        )
+
+    def _cancel(self, run: int) -> None:
+        sequence = self._running.get(run)
+        if sequence is not None:
+            self._end(sequence, "cancelled")
+            return
+        kept = [entry for entry in self._waiting if entry[2].run != run]
+        if len(kept) < len(self._waiting):
+            self._waiting = kept
+            heapq.heapify(self._waiting)
+            self._events.append(Ended(run=run, text="", finish="cancelled", output_tokens=0, run_ms=0))

@@ -1,0 +1,111 @@
+"""What the engine process and its decoders say to each other, and how it is framed.
+
+A frame is a length in 4 bytes, little-endian, and that many bytes of msgpack: a list of messages. Both ends are of one version
+and one machine; the socket pair they talk over is inherited, so nobody else is on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "LENGTH", "Begin", "Cancel", "Delta", "Ended", "FromDecoder", "Open", "Ready", "Refused", "Sampling", "ToDecoder", "frame",
+    "from_decoder", "to_decoder",
+]  # fmt: skip
+
+LENGTH: Final = 4
+"""bytes of a frame's length"""
+
+
+class Sampling(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """How tokens are chosen; the defaults mean greedy."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    seed: int = 0
+
+
+class Open(msgspec.Struct, array_like=True, tag=True, frozen=True):
+    """Load the model; the first message to a decoder."""
+
+    path: str
+    slots: int
+    context_length: int
+    batch_tokens: int
+    threads: int
+
+
+class Begin(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True):
+    """Run a sequence."""
+
+    run: int
+    tokens: bytes
+    """the prompt, int32 each; never empty"""
+    max_output: int
+    stops: list[bytes]
+    sampling: Sampling
+    lane: int
+    stream: bool
+
+
+class Cancel(msgspec.Struct, array_like=True, tag=True, frozen=True):
+    """End a sequence without an answer; unknown ones are ignored."""
+
+    run: int
+
+
+class Ready(msgspec.Struct, array_like=True, tag=True, frozen=True):
+    """The model is loaded."""
+
+    slots: int
+    context_length: int
+
+
+class Refused(msgspec.Struct, array_like=True, tag=True, frozen=True):
+    """The model can't be loaded; the decoder exits, and starting it again would not help."""
+
+    reason: str
+
+
+class Delta(msgspec.Struct, array_like=True, tag=True, frozen=True):
+    """More text of a streamed sequence."""
+
+    run: int
+    text: str
+
+
+class Ended(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True):
+    """A sequence has ended."""
+
+    run: int
+    text: str
+    """all of it, or what no Delta told yet"""
+    finish: str
+    """stop, length, cancelled, or error"""
+    output_tokens: int
+    run_ms: int
+    """milliseconds in the slot"""
+    cached_tokens: int = 0
+
+
+ToDecoder = Open | Begin | Cancel
+FromDecoder = Ready | Refused | Delta | Ended
+
+_encoder = msgspec.msgpack.Encoder()
+to_decoder: Final = msgspec.msgpack.Decoder(list[ToDecoder])
+from_decoder: Final = msgspec.msgpack.Decoder(list[FromDecoder])
+
+
+def frame(messages: Sequence[ToDecoder] | Sequence[FromDecoder]) -> bytes:
+    """Encode messages as one frame."""
+    body = _encoder.encode(messages)
+    return len(body).to_bytes(LENGTH, "little") + body

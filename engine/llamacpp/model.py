@@ -1,0 +1,176 @@
+"""A model with its weights and one context of many slots.
+
+Every argument is checked here before it goes to the library, which answers some bad ones by ending the process. Each slot is a
+sequence of llama.cpp with a KV stream of its own: what one holds never moves because of another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.llamacpp.native import amx_is_compiled_in, complaints, library
+from engine.llamacpp.vocabulary import Vocabulary
+from haywain.errors import HaywainError, SettingsError
+
+__all__ = ["MAX_SLOTS", "Batch", "DecodeFailed", "Model", "Tokens"]
+
+MAX_SLOTS: Final = 256
+"""llama.cpp's LLAMA_MAX_SEQ"""
+_STEP: Final = 256
+"""a stream's length is rounded up to this"""
+
+Tokens = npt.NDArray[np.int32]
+
+
+class DecodeFailed(HaywainError):
+    """llama.cpp could not evaluate a batch."""
+
+
+class Batch:
+    """A llama_batch that is filled in place; one sequence id a token."""
+
+    def __init__(self, capacity: int) -> None:
+        """Make room for `capacity` tokens."""
+        self.capacity = capacity
+        self.size = 0
+        self.outputs = 0
+        self._native = library.llama_batch_init(capacity, 0, 1)
+        self._tokens = np.ctypeslib.as_array(self._native.token, (capacity,))
+        self._positions = np.ctypeslib.as_array(self._native.pos, (capacity,))
+        self._logits = np.ctypeslib.as_array(self._native.logits, (capacity,))
+        np.ctypeslib.as_array(self._native.n_seq_id, (capacity,))[:] = 1
+        # One flat array in place of an allocation a token.
+        self._slots: Tokens = np.zeros(capacity, np.int32)
+        pointers = ctypes.cast(self._native.seq_id, ctypes.POINTER(ctypes.c_void_p))
+        self._allocated = [pointers[place] for place in range(capacity)]
+        for place in range(capacity):
+            pointers[place] = self._slots.ctypes.data + self._slots.itemsize * place
+
+    def clear(self) -> None:
+        """Empty the batch."""
+        self.size = self.outputs = 0
+
+    def add(self, slot: int, tokens: Tokens | int, position: int, *, logits: bool) -> None:
+        """Append tokens of a slot from `position` on; with `logits`, the last one's are wanted."""
+        count = 1 if isinstance(tokens, int) else len(tokens)
+        if count < 1 or self.size + count > self.capacity:
+            raise ValueError(f"{count} tokens don't fit behind {self.size} of {self.capacity}")
+        end = self.size + count
+        self._tokens[self.size : end] = tokens
+        self._positions[self.size : end] = np.arange(position, position + count, dtype=np.int32)
+        self._slots[self.size : end] = slot
+        self._logits[self.size : end] = 0
+        if logits:
+            self._logits[end - 1] = 1
+            self.outputs += 1
+        self.size = end
+
+    def native(self) -> Any:
+        """Give the llama_batch."""
+        self._native.n_tokens = self.size
+        return self._native
+
+    def tokens_within(self, limit: int) -> bool:
+        """Tell whether every token is in [0, limit)."""
+        used = self._tokens[: self.size]
+        return bool((used >= 0).all() and (used < limit).all())
+
+    def ends(self) -> Iterable[tuple[int, int, int]]:
+        """Give (slot, first position, position after the last) of each run of one slot's tokens."""
+        start = 0
+        for place in range(1, self.size + 1):
+            if place == self.size or self._slots[place] != self._slots[start]:
+                yield int(self._slots[start]), int(self._positions[start]), int(self._positions[place - 1]) + 1
+                start = place
+
+    def close(self) -> None:
+        """Free it."""
+        pointers = ctypes.cast(self._native.seq_id, ctypes.POINTER(ctypes.c_void_p))
+        for place, pointer in enumerate(self._allocated):
+            pointers[place] = pointer
+        library.llama_batch_free(self._native)
+
+
+class Model:
+    """Weights and a context of `slots` sequences, `context_length` tokens each. For one thread."""
+
+    def __init__(self, path: Path, *, slots: int, context_length: int, batch_tokens: int, threads: int) -> None:
+        """Load. Raises SettingsError in one clear line."""
+        if not 1 <= slots <= MAX_SLOTS:
+            raise SettingsError(f"engine.llamacpp.slots must be 1 to {MAX_SLOTS}, not {slots}")
+        self.slots = slots
+        self.context_length = context_length
+        with contextlib.ExitStack() as undo:
+            parameters = library.llama_model_default_params()
+            parameters.use_extra_bufts = not amx_is_compiled_in()
+            self._model = library.llama_model_load_from_file(str(path).encode(), parameters)
+            if not self._model:
+                raise SettingsError(f"model file {path} can't be loaded: {complaints()}")
+            undo.callback(library.llama_model_free, self._model)
+            self.vocabulary = Vocabulary(self._model)
+            self._context = library.llama_init_from_model(self._model, self._parameters(batch_tokens, threads))
+            if not self._context:
+                size = self.vocabulary.kv_bytes_per_token * self._rounded() * slots / 2**20
+                reason = f"{slots} slots of {context_length} tokens need {size:.0f} MiB of KV cache"
+                raise SettingsError(f"model {path} has no room to run: {reason}; {complaints()}")
+            undo.callback(library.llama_free, self._context)
+            self._memory = library.llama_get_memory(self._context)
+            self.batch = Batch(batch_tokens)
+            undo.callback(self.batch.close)
+            self._lengths = [0] * slots
+            self._undo = undo.pop_all()
+
+    def _parameters(self, batch_tokens: int, threads: int) -> Any:
+        parameters = library.llama_context_default_params()
+        parameters.n_ctx = self._rounded() * self.slots
+        parameters.n_seq_max = self.slots
+        parameters.n_batch = parameters.n_ubatch = batch_tokens
+        parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.kv_unified = False
+        parameters.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        parameters.no_perf = True
+        return parameters
+
+    def _rounded(self) -> int:
+        return -(-self.context_length // _STEP) * _STEP
+
+    def length(self, slot: int) -> int:
+        """Tell how many tokens of a slot are in the KV cache."""
+        return self._lengths[slot]
+
+    def decode(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Evaluate; give the logits wanted, in the order of the batch: a view, valid until the next call.
+
+        Raises DecodeFailed, after which nothing in the KV cache can be relied on, and ValueError for a batch that makes no sense.
+        """
+        if not batch.size or not batch.tokens_within(self.vocabulary.size):
+            raise ValueError("a batch has tokens, all of them of the vocabulary")
+        runs = list(batch.ends())
+        for slot, start, end in runs:
+            if not 0 <= slot < self.slots or start != self._lengths[slot] or end > self.context_length:
+                raise ValueError(f"slot {slot} of {self.slots}: {start} to {end} doesn't continue its {self._lengths[slot]} tokens")
+            self._lengths[slot] = end
+        status = library.llama_decode(self._context, batch.native())
+        if status != 0:
+            raise DecodeFailed(f"llama_decode answered {status} for {batch.size} tokens: {complaints()}")
+        if not batch.outputs:
+            return np.empty((0, self.vocabulary.size), np.float32)
+        return np.ctypeslib.as_array(library.llama_get_logits(self._context), (batch.outputs, self.vocabulary.size))
+
+    def forget(self, slot: int, keep: int = 0) -> None:
+        """Drop a slot's tokens from `keep` on."""
+        if not 0 <= slot < self.slots or not 0 <= keep <= self._lengths[slot]:
+            raise ValueError(f"slot {slot} of {self.slots} can't be cut to {keep} tokens")
+        library.llama_memory_seq_rm(self._memory, slot, keep or -1, -1)
+        self._lengths[slot] = keep
+
+    def close(self) -> None:
+        """Free everything."""
+        self._undo.close()

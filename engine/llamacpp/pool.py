@@ -1,0 +1,187 @@
+"""The decoder processes: runs are spread over them, and what dies is started again.
+
+A decoder gets as many runs as it has slots and one more, which takes the place of the next that ends without a step in between. The
+others wait here, by lane, for whichever decoder has room first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, Open, ToDecoder
+from engine.llamacpp.process import DecoderDied, DecoderProcess
+from haywain import clock, log
+from haywain.errors import HaywainError, SettingsError
+
+__all__ = ["Listener", "Pool"]
+
+_AHEAD: Final = 1
+_STEADY_SECONDS: Final = 10.0
+"""a decoder that lived this long may be started again at once"""
+_MAX_PAUSE_SECONDS: Final = 5.0
+_MAX_STARTS: Final = 5
+"""starts in a row that may fail before the backend gives up"""
+_log = log.get()
+
+
+class Listener(Protocol):
+    """Who is told what happens to runs."""
+
+    def told(self, event: Delta | Ended) -> None:
+        """Take news of a run."""
+
+    def lost(self, runs: list[int], how: str) -> None:
+        """Take that these runs were in a decoder that died."""
+
+    def gave_up(self, reason: str) -> None:
+        """Take that a decoder can't be started any more."""
+
+
+class _Decoder:
+    """A place for a decoder process, and the runs that are at it."""
+
+    def __init__(self) -> None:
+        self.process: DecoderProcess | None = None
+        self.runs: set[int] = set()
+        self.outbox: list[ToDecoder] = []
+
+
+class Pool:
+    """`count` decoders of one model. For the event loop's thread, which must be the main one."""
+
+    def __init__(self, wanted: Open, count: int, listener: Listener, now: clock.Clock) -> None:
+        """Nothing runs until `start`."""
+        self._wanted = wanted
+        self._listener = listener
+        self._clock = now
+        self._decoders = [_Decoder() for _ in range(count)]
+        self._waiting: list[tuple[int, int, Begin]] = []
+        self._at: dict[int, _Decoder | None] = {}
+        self._keeping: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start all of them. Raises SettingsError when the model can't be loaded."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for decoder in self._decoders:
+                    group.create_task(self._start(decoder))
+        except* HaywainError as failed:
+            await self.close()
+            first = failed.exceptions[0]
+            raise SettingsError(str(first)) from None
+        for decoder in self._decoders:
+            keeping = asyncio.create_task(self._keep(decoder))
+            keeping.add_done_callback(self._stopped_keeping)
+            self._keeping.append(keeping)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of those that live."""
+        return [decoder.process.pid for decoder in self._decoders if decoder.process is not None]
+
+    def submit(self, begins: Iterable[Begin]) -> None:
+        """Take runs; never blocks."""
+        for begin in begins:
+            self._at[begin.run] = None
+            heapq.heappush(self._waiting, (begin.lane, begin.run, begin))
+        self._place()
+
+    def cancel(self, runs: Iterable[int]) -> None:
+        """Stop runs; each is told as ended, unless it was already."""
+        waiting = set()
+        for run in runs:
+            decoder = self._at.get(run)
+            if decoder is not None:
+                decoder.outbox.append(Cancel(run))
+            elif run in self._at:
+                waiting.add(run)
+        if waiting:
+            self._waiting = [entry for entry in self._waiting if entry[2].run not in waiting]
+            heapq.heapify(self._waiting)
+        for run in waiting:
+            del self._at[run]
+            self._listener.told(Ended(run=run, text="", finish="cancelled", output_tokens=0, run_ms=0))
+        self._send()
+
+    async def close(self) -> None:
+        """Stop all of them."""
+        for keeping in self._keeping:
+            keeping.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        for decoder in self._decoders:
+            if decoder.process is not None:
+                process, decoder.process = decoder.process, None
+                await process.stop()
+
+    def _place(self) -> None:
+        """Give waiting runs to the decoders with the most room."""
+        most = self._wanted.slots + _AHEAD
+        while self._waiting:
+            living = [decoder for decoder in self._decoders if decoder.process is not None]
+            decoder = min(living, key=lambda decoder: len(decoder.runs), default=None)
+            if decoder is None or len(decoder.runs) >= most:
+                break
+            _, _, begin = heapq.heappop(self._waiting)
+            decoder.runs.add(begin.run)
+            decoder.outbox.append(begin)
+            self._at[begin.run] = decoder
+        self._send()
+
+    def _send(self) -> None:
+        for decoder in self._decoders:
+            if decoder.outbox and decoder.process is not None:
+                decoder.process.send(decoder.outbox)
+            decoder.outbox = []
+
+    async def _start(self, decoder: _Decoder) -> None:
+        decoder.process = await DecoderProcess.start(self._wanted)
+
+    async def _keep(self, decoder: _Decoder) -> None:
+        """Listen to a decoder; when it dies, tell what was lost and start it again, after a pause while it keeps dying."""
+        pause = 0.0
+        while decoder.process is not None:
+            started = self._clock.monotonic()
+            how = await self._listen(decoder, decoder.process)
+            runs, decoder.runs, decoder.process = sorted(decoder.runs), set(), None
+            _log.error("decoder.died", how=how, runs=len(runs))
+            for run in runs:
+                del self._at[run]
+            self._listener.lost(runs, how)
+            pause = 0.0 if self._clock.monotonic() - started > _STEADY_SECONDS else min(pause * 2 or 0.05, _MAX_PAUSE_SECONDS)
+            await self._restart(decoder, pause)
+            self._place()
+
+    async def _listen(self, decoder: _Decoder, process: DecoderProcess) -> str:
+        async with contextlib.aclosing(process.messages()) as frames:
+            async for messages in frames:
+                for message in messages:
+                    if isinstance(message, Ended):
+                        decoder.runs.discard(message.run)
+                        del self._at[message.run]
+                    if isinstance(message, Delta | Ended):
+                        self._listener.told(message)
+                self._place()
+        how = await process.end()
+        await process.stop()
+        return how
+
+    async def _restart(self, decoder: _Decoder, pause: float) -> None:
+        for _ in range(_MAX_STARTS):
+            await asyncio.sleep(pause)
+            try:
+                return await self._start(decoder)
+            except SettingsError as error:
+                return self._listener.gave_up(error.message)
+            except DecoderDied as error:
+                _log.error("decoder.start_failed", reason=error.message)
+                pause = min(pause * 2 or 0.05, _MAX_PAUSE_SECONDS)
+        return self._listener.gave_up(f"a decoder process could not be started {_MAX_STARTS} times in a row")
+
+    def _stopped_keeping(self, keeping: asyncio.Task[None]) -> None:
+        if not keeping.cancelled() and (error := keeping.exception()) is not None:
+            _log.error("decoders.unwatched", exc_info=error)
+            self._listener.gave_up("a defect in watching decoder processes")
