@@ -13,11 +13,12 @@ import errno
 import hashlib
 import os
 import re
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, Literal, Protocol, TypeVar
 
 from haywain import errors, ids
 
@@ -105,23 +106,25 @@ class DirectoryBlobStore:
     async def writer(self, key: str) -> AsyncIterator[BlobWriter]:
         """Open a blob for writing."""
         path = self.scratch()
-        writing = _FileWriter(self, await self._off_loop(lambda: path.open("xb"), key), path, key)
+        handle = _Handle(path, "xb")
         try:
-            yield writing
+            await self._off_loop(handle.open, key)
+            yield _FileWriter(self, handle, path, key)
         finally:
-            await self._off_loop(writing.close, key)
+            await self._off_loop(partial(handle.close, remove=True), key)
 
     async def read(self, key: str, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes, None]:
         """Stream a range."""
-        file = await self._off_loop(lambda: self.path(key).open("rb"), key)
+        handle = _Handle(self.path(key), "rb")
         try:
-            await self._off_loop(lambda: file.seek(offset), key)
+            await self._off_loop(handle.open, key)
+            await self._off_loop(partial(handle.seek, offset), key)
             left = length if length is not None else 1 << 62
-            while left > 0 and (data := await self._off_loop(partial(file.read, min(left, CHUNK_BYTES)), key)):
+            while left > 0 and (data := await self._off_loop(partial(handle.read, min(left, CHUNK_BYTES)), key)):
                 left -= len(data)
                 yield data
         finally:
-            file.close()
+            await self._off_loop(handle.close, key)
 
     async def size(self, key: str) -> int | None:
         """Tell the size."""
@@ -191,18 +194,53 @@ class DirectoryBlobStore:
 
 
 class _FileWriter:
-    def __init__(self, store: DirectoryBlobStore, file: BinaryIO, path: Path, key: str) -> None:
-        self._store, self._file, self._path, self._key = store, file, path, key
+    def __init__(self, store: DirectoryBlobStore, handle: _Handle, path: Path, key: str) -> None:
+        self._store, self._handle, self._path, self._key = store, handle, path, key
 
     async def write(self, data: bytes) -> None:
-        await self._store._off_loop(lambda: self._file.write(data), self._key)  # noqa: SLF001 - one class in two halves
+        await self._store._off_loop(partial(self._handle.write, data), self._key)  # noqa: SLF001 - one class in two halves
 
     async def commit(self) -> None:
-        await self._store._off_loop(self._file.close, self._key)  # noqa: SLF001
+        await self._store._off_loop(self._handle.close, self._key)  # noqa: SLF001
         await self._store.publish(self._path, self._key)
 
-    def close(self) -> None:
-        try:
-            self._file.close()  # writes what is buffered, which fails when there is no room
-        finally:
-            self._path.unlink(missing_ok=True)
+
+class _Handle:
+    """An open file. A caller that was cancelled leaves its thread at work: `close` waits for that, and bars what comes later."""
+
+    def __init__(self, path: Path, mode: Literal["rb", "xb"]) -> None:
+        self._path = path
+        self._mode = mode
+        self._lock = threading.Lock()
+        self._barred = False
+        self._file: BinaryIO | None = None
+
+    def open(self) -> None:
+        with self._lock:
+            if not self._barred:
+                self._file = self._path.open(self._mode)
+
+    def seek(self, offset: int) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.seek(offset)
+
+    def read(self, size: int) -> bytes:
+        with self._lock:
+            return self._file.read(size) if self._file is not None else b""
+
+    def write(self, data: bytes) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.write(data)
+
+    def close(self, *, remove: bool = False) -> None:
+        with self._lock:
+            self._barred = True
+            file, self._file = self._file, None
+            try:
+                if file is not None:
+                    file.close()  # writes what is buffered, which fails when there is no room
+            finally:
+                if remove:
+                    self._path.unlink(missing_ok=True)
