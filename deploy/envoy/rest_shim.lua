@@ -13,8 +13,17 @@ local function strip(headers, outside)
   for _, name in ipairs(doomed) do headers:remove(name) end
 end
 
+-- A request id goes on as gRPC metadata, into logs and back to the client: printable ASCII of a sane length, or a new one.
+local function check_request_id(handle, headers)
+  local id = headers:get("x-request-id")
+  if id and (#id > 128 or id:find("[^!-~]")) then
+    headers:replace("x-request-id", ("req_%x%08x%08x"):format(handle:timestamp(), math.random(0, 2 ^ 31 - 1), math.random(0, 2 ^ 31 - 1)))
+  end
+end
+
 function envoy_on_request(handle)
   local headers = handle:headers()
+  check_request_id(handle, headers)
   local content_type = headers:get("content-type")
   if content_type and content_type:sub(1, 16) == "application/grpc" then
     strip(headers, false)
@@ -32,7 +41,7 @@ function envoy_on_request(handle)
   end
   local upload = headers:get(":method") == "POST" and headers:get(":path"):match("^/v1/files/?$")
   if upload then headers:replace("x-haywain-upload", "1") end
-  local length, limit = tonumber(headers:get("content-length")), upload and ${max_upload_bytes} or ${max_body_bytes}
+  local length, limit = tonumber(headers:get("content-length") or ""), upload and ${max_upload_bytes} or ${max_body_bytes}
   if length and length > limit then
     headers:replace("x-haywain-length", headers:get("content-length"))
     handle:respond({ [":status"] = "413" },
@@ -56,8 +65,8 @@ function envoy_on_response(handle)
   if not envelope then
     local text = body and body:length() > 0 and body:getBytes(0, body:length()) or ""
     if text:sub(1, 9) == '{"error":' then return end       -- local_reply_config made it
-    -- convert_grpc_status made it: {"code":5,"message":"...","details":[]}, the message is JSON-escaped already
-    local message = text:match('"message":"(.*)","details"')
+    -- convert_grpc_status made it: {"code":5,"message":"...","details":[]}, details maybe not; the message is JSON-escaped
+    local message = text:match('"message":"(.*)","details"') or text:match('"message":"(.*)"}')
     if message and message:find("message.DecodeError", 1, true) then
       code, message = 400, "The request could not be decoded: invalid UTF-8 or a malformed field."
     end

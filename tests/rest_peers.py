@@ -1,0 +1,106 @@
+"""Fake peers of the gateway: real gRPC servers that answer by script. What a prompt says decides what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from haywain import errors, openai
+from haywain.clock import timestamp
+from haywain.engine.v1 import engine_pb2
+from haywain.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+
+__all__ = ["ScriptedScheduler"]
+
+CREATED = 1_700_000_000
+_READY, _DRAINING = scheduler_pb2.EngineStatus.STATE_READY, scheduler_pb2.EngineStatus.STATE_DRAINING
+
+
+def _model(name: str, **more: Any) -> engine_pb2.ModelDescription:
+    return engine_pb2.ModelDescription(
+        model=name,
+        create_time=timestamp(CREATED),
+        owned_by="tests",
+        **{"endpoints": ["/v1/chat/completions"], "fields": sorted(openai.CHAT_FIELDS), **more},
+    )
+
+
+MODELS = [
+    _model("Qwen/Qwen3-0.6B"),
+    _model("echo", aliases=["echo-latest"]),
+    _model("narrow", fields=["model", "messages", "max_tokens"]),
+    _model("vectors", endpoints=["/v1/embeddings"]),
+]
+
+
+class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
+    """A scheduler with four models and one engine; the last message of a chat request is the script of its answer."""
+
+    def __init__(self) -> None:
+        """Start with an engine that is ready."""
+        self.ready = True
+        self.requests: list[scheduler_pb2.CompleteRequest] = []
+        self.waiting = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    def engines(self) -> list[scheduler_pb2.EngineStatus]:
+        """List the one engine."""
+        engine = engine_pb2.Engine(engine_id="engine-0", backend="echo", models=MODELS, slots=128)
+        return [scheduler_pb2.EngineStatus(engine=engine, state=_READY if self.ready else _DRAINING, active=3)]
+
+    async def ListModels(self, request: scheduler_pb2.ListModelsRequest, context: Any) -> scheduler_pb2.ListModelsResponse:  # noqa: N802
+        """List all."""
+        return scheduler_pb2.ListModelsResponse(models=MODELS)
+
+    async def ListEngines(self, request: scheduler_pb2.ListEnginesRequest, context: Any) -> scheduler_pb2.ListEnginesResponse:  # noqa: N802
+        """List the one."""
+        return scheduler_pb2.ListEnginesResponse(engines=self.engines())
+
+    async def GetPoolStatus(  # noqa: N802
+        self, request: scheduler_pb2.GetPoolStatusRequest, context: Any
+    ) -> scheduler_pb2.GetPoolStatusResponse:
+        """Tell numbers that all differ."""
+        return scheduler_pb2.GetPoolStatusResponse(
+            intake_rows=5_000_000_000,
+            intake_capacity=6_000_000_000,
+            slots_active=3,
+            slots_capacity=128,
+            active_batches=2,
+            engines=self.engines(),
+        )
+
+    async def Complete(  # noqa: N802
+        self, request: scheduler_pb2.CompleteRequest, context: Any
+    ) -> AsyncIterator[scheduler_pb2.CompleteResponse]:
+        """Play what the last message says: a word, then how many deltas come first."""
+        self.requests.append(request)
+        script, _, count = json.loads(request.request)["messages"][-1]["content"].partition(" ")
+        for number in range(int(count or 0)):
+            yield scheduler_pb2.CompleteResponse(delta=engine_pb2.SequenceDelta(body=b'{"n":%d}' % number))
+        match script:
+            case "say":
+                yield _result(200, b'{"object":"chat.completion","big":9007199254740993,"none":null}')
+            case "refuse":
+                yield _result(422, openai.error_body("Not with me.", code="context_length_exceeded", param="messages"))
+            case "busy":
+                raise errors.CapacityExceeded("Every slot is taken.", retry_after=7)
+            case "break":
+                yield _result(500, openai.error_body("The engine broke.", code="engine_error", kind="server_error"))
+            case "lose":
+                raise errors.Unavailable(retry_after=2)
+            case "crash":
+                raise ValueError("secret")
+            case "wait":
+                self.waiting.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self.cancelled.set()
+            case "nothing":
+                return
+
+
+def _result(status: int, body: bytes) -> scheduler_pb2.CompleteResponse:
+    return scheduler_pb2.CompleteResponse(result=engine_pb2.SequenceResult(status_code=status, body=body))
