@@ -207,18 +207,26 @@ def load(*, file: Path | None = None, env: Mapping[str, str] | None = None, sets
             tree = tomllib.loads(file.read_text("utf-8"))
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingsError(f"settings file {file}: {error}") from error
+        _convert(tree, f"settings file {file}")
     for name, value in (env or {}).items():
-        if name.startswith("HAYWAIN_") and "__" in name:
+        if name.startswith("HAYWAIN_") and ("__" in name or name == "HAYWAIN_DATA_DIR"):
             _put(tree, name.removeprefix("HAYWAIN_").lower().split("__"), value, name)
+            _convert(tree, name)
     for text in sets:
         key, equals, value = text.partition("=")
         if not equals:
             raise SettingsError(f"--set {text}: expected section.key=value")
         _put(tree, key.strip().split("."), value, f"--set {key}")
+        _convert(tree, f"--set {key}")
+    return _convert(tree, "settings")
+
+
+def _convert(tree: dict[str, Any], source: str) -> Settings:
+    """Convert what was merged so far: what is wrong with it now is the fault of the `source` that came last."""
     try:
         return msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"settings: {error}") from error
+        raise SettingsError(f"{source}: {error}") from error
 
 
 def _put(tree: dict[str, Any], path: list[str], value: str, source: str) -> None:
