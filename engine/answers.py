@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
 from typing import Any, Final
 
 import grpc
 
-from haywain import errors, ids, openai
+from haywain import errors, openai
 from haywain.engine.v1 import engine_pb2 as pb
 
-__all__ = ["ChatAnswer", "answer_result", "cancelled", "engine_error", "error_result", "row_timeout", "usage_message"]
+__all__ = ["ChatAnswer", "answer_result", "cancelled", "engine_error", "error_result", "row_timeout"]
 
 _STATUS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -25,6 +27,8 @@ _STATUS: Final = {
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
 _STATUS_BY_CODE: Final = {"cancelled": 499}
+_PROCESS: Final = os.urandom(8).hex()
+_answers = itertools.count()
 
 
 class ChatAnswer:
@@ -34,7 +38,7 @@ class ChatAnswer:
 
     def __init__(self, model: str, *, fingerprint: str | None = None) -> None:
         """`model` is the id as the caller named it."""
-        self.id = ids.new("chatcmpl-")
+        self.id = f"chatcmpl-{_PROCESS}{next(_answers):010x}"
         self.created = int(time.time())
         self.model = model
         self.fingerprint = fingerprint
@@ -82,19 +86,19 @@ class ChatAnswer:
         )
 
 
-def usage_message(usage: openai.CompletionUsage) -> pb.Usage:
-    """Make the message from the JSON's struct."""
-    return pb.Usage(
-        input_tokens=usage.prompt_tokens,
-        cached_tokens=usage.prompt_tokens_details.cached_tokens,
-        output_tokens=usage.completion_tokens,
-        reasoning_tokens=usage.completion_tokens_details.reasoning_tokens,
-    )
-
-
-def answer_result(sequence_id: int, body: bytes, usage: pb.Usage, *, queue_ms: int = 0, run_ms: int = 0) -> pb.SequenceResult:
-    """Make the result of a sequence that went well."""
-    return pb.SequenceResult(sequence_id=sequence_id, status_code=200, body=body, usage=usage, queue_ms=queue_ms, run_ms=run_ms)
+def answer_result(
+    sequence_id: int, body: bytes, usage: openai.CompletionUsage, *, queue_ms: int = 0, run_ms: int = 0
+) -> pb.SequenceResult:
+    """Make the result of a sequence that went well; `usage` is the one in the body."""
+    result = pb.SequenceResult(sequence_id=sequence_id, status_code=200, body=body, queue_ms=queue_ms, run_ms=run_ms)
+    used = result.usage
+    used.input_tokens = usage.prompt_tokens
+    used.output_tokens = usage.completion_tokens
+    if cached := usage.prompt_tokens_details.cached_tokens:
+        used.cached_tokens = cached
+    if reasoning := usage.completion_tokens_details.reasoning_tokens:
+        used.reasoning_tokens = reasoning
+    return result
 
 
 def error_result(sequence_id: int, error: errors.HaywainError, *, retryable: bool | None = None) -> pb.SequenceResult:

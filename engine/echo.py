@@ -58,6 +58,7 @@ class EchoBackend:
         self._settings = settings
         self._row = settings.ms_per_row / 1_000
         self._token = settings.ms_per_token / 1_000
+        self._plain = settings == EchoSettings(model=settings.model, slots=settings.slots)
         self._count = 0
         self._running: dict[int, _Running] = {}
         self._due: list[tuple[float, int]] = []
@@ -89,11 +90,15 @@ class EchoBackend:
     def submit(self, sequences: Sequence[pb.Sequence]) -> None:
         """Answer, or put by until their time."""
         now = asyncio.get_running_loop().time()
+        emit = self._emit.result
         for sequence in sequences:
             try:
                 outcome = _ANSWERS[sequence.endpoint](sequence.sequence_id, sequence.request, sequence.stream)
             except errors.HaywainError as error:
-                self._emit.result(answers.error_result(sequence.sequence_id, error))
+                emit(answers.error_result(sequence.sequence_id, error))
+                continue
+            if self._plain and not outcome.deltas:
+                emit(outcome.result)
                 continue
             running = _Running(sequence, self._injected(sequence, outcome), self._line(sequence), now)
             if self._hangs(outcome):

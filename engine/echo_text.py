@@ -48,20 +48,24 @@ def cut(text: str, stops: list[str], most: int | None) -> tuple[str, str, int]:
 def chat(sequence_id: int, body: bytes, stream: bool) -> Outcome:
     """Answer /v1/chat/completions. Raises InvalidRequest."""
     request = parse_chat(body, CHAT_FIELDS)
-    texts = [message.text for message in request.messages]
-    last = next((message.text for message in reversed(request.messages) if message.role == "user"), texts[-1])
+    messages = request.messages
+    prompt = "\n".join([message.text for message in messages])
+    last, prompt_words = messages[-1].text, len(prompt.split())
+    for message in messages:
+        if message.role == "user":
+            last = message.text
     content, reason, count = cut(last, request.stops, request.max_output)
-    usage = openai.CompletionUsage.of(sum(len(text.split()) for text in texts), count * request.choices)
+    many = request.choices
+    usage = openai.CompletionUsage.of(prompt_words, count * many)
     answer = answers.ChatAnswer(request.model)
     choices = [
-        openai.ChatChoice(index=index, message=openai.ChatMessage(content=content), finish_reason=reason)
-        for index in range(request.choices)
+        openai.ChatChoice(index=index, message=openai.ChatMessage(content=content), finish_reason=reason) for index in range(many)
     ]
-    result = answers.answer_result(sequence_id, answer.whole(choices, usage), answers.usage_message(usage))
+    result = answers.answer_result(sequence_id, answer.whole(choices, usage), usage)
     if request.seed is not None and -(2**63) <= request.seed < 2**63:
         result.seed = request.seed
     deltas = _chunks(answer, request, choices, usage) if stream else []
-    return Outcome("\n".join(texts) if len(texts) > 1 else texts[0], count * request.choices, deltas, result)
+    return Outcome(prompt, count * many, deltas, result)
 
 
 def _chunks(

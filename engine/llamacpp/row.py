@@ -105,7 +105,7 @@ class Row:
         run_ms = max(end.run_ms for end in ends)
         queue_ms = max(0, int((time.monotonic() - self._arrived) * 1000) - run_ms)
         body = self._answer.whole(choices, usage)
-        result = answers.answer_result(self.sequence_id, body, answers.usage_message(usage), queue_ms=queue_ms, run_ms=run_ms)
+        result = answers.answer_result(self.sequence_id, body, usage, queue_ms=queue_ms, run_ms=run_ms)
         if prepared.seed is not None and abs(prepared.seed) < 2**63:
             result.seed = prepared.seed
         self._emit.result(result)
