@@ -116,17 +116,20 @@ class Interceptor(grpc.aio.ServerInterceptor):
     async def _abort(self, context: Any, error: Exception) -> None:
         if isinstance(error, grpc.aio.AbortError):
             raise error
-        if not isinstance(error, errors.HaywainError):
-            _log.exception("rpc.failed")
+        if not isinstance(error, errors.HaywainError) or not _for_callers(error):
+            _log.error("rpc.failed", exc_info=error)
             error = errors.HaywainError(_INTERNAL)
-        elif type(error).status is grpc.StatusCode.INTERNAL:
-            _log.error("rpc.failed", error=error.message)
         extra = self._on_error(error) if self._on_error else ()
         await context.abort(error.status, _short(error.message), trailing_metadata=(*_details(error), *extra))
 
 
-def _short(message: str) -> str:
-    return message.encode(errors="replace")[:_MESSAGE_BYTES].decode(errors="ignore")
+def _for_callers(error: errors.HaywainError) -> bool:
+    """Tell whether the text was meant for the caller: not the operator's errors, nor one of no class that has no code either."""
+    return not isinstance(error, errors.SettingsError) and (type(error) is not errors.HaywainError or bool(error.code))
+
+
+def _short(text: str, size: int = _MESSAGE_BYTES) -> str:
+    return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
 def _bind(context: Any, method: str) -> None:
@@ -144,7 +147,7 @@ def _details(error: errors.HaywainError) -> Metadata:
     info = error_details_pb2.ErrorInfo(
         reason=error.reason(),
         domain=_DOMAIN,
-        metadata={"code": error.code, "param": error.param[:200], "retry_after": f"{error.retry_after:g}"},
+        metadata={"code": _short(error.code, 200), "param": _short(error.param, 200), "retry_after": f"{error.retry_after:g}"},
     )
     packed = any_pb2.Any()
     packed.Pack(info)
