@@ -86,7 +86,11 @@ async def open_database(url: str, queries_folder: Path, file: Path) -> Database:
     if url:
         raise errors.SettingsError(f"db.url {url!r}: only the embedded SQLite is supported yet; leave it empty")
     database = SqliteDatabase(file, Queries(queries_folder, "sqlite"))
-    await database.open()
+    try:
+        await database.open()
+    except BaseException:
+        await database.close()
+        raise
     return database
 
 
@@ -149,12 +153,17 @@ class SqliteDatabase:
             raise _mapped(error, self._file) from error
 
     def _connect(self, executor: ThreadPoolExecutor) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.SettingsError(f"{self._file.parent}: {error.strerror}") from error
         connection = sqlite3.connect(self._file, isolation_level=None, timeout=10, check_same_thread=False)
-        connection.row_factory = sqlite3.Row
-        for pragma in ("journal_mode=wal", "synchronous=full", "foreign_keys=on", "busy_timeout=10000"):
-            connection.execute(f"pragma {pragma}")
         self._connections[executor] = connection
+        connection.row_factory = sqlite3.Row
+        for pragma in ("busy_timeout=10000", "journal_mode=wal", "synchronous=full", "foreign_keys=on"):
+            connection.execute(f"pragma {pragma}")
+        if executor is self._reader:
+            connection.execute("pragma query_only=on")
 
     def _transact(self, connection: sqlite3.Connection, begin: str, work: Callable[[Transaction], _T]) -> _T:
         connection.execute(begin)
