@@ -1,0 +1,126 @@
+"""What a batch must be to be created: the checks of REST.md §3 on the request and on the input file's record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from haywain import errors, ids
+from haywain.batches.v1 import batches_pb2
+from haywain.files.v1 import files_pb2
+from haywain.openai import ENDPOINTS
+from haywain.settings import BatchesSettings
+from services.batches.record import Defaults, Record
+
+__all__ = ["CREATE_PAIRS", "UPDATE_PAIRS", "check_file", "check_metadata", "new_record"]
+
+CREATE_PAIRS = 16
+UPDATE_PAIRS = 32
+KEY_LENGTH = 64
+VALUE_LENGTH = 512
+MAX_WINDOW_SECONDS = 168 * 3_600
+MIN_EXPIRY_SECONDS = 3_600
+MAX_EXPIRY_SECONDS = 2_592_000
+_WINDOW = re.compile(r"([1-9][0-9]{0,6})([smh])", re.ASCII)
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600}
+_RANGES: dict[str, tuple[float, float]] = {
+    "max_decoding_length": (1, 2**31 - 1),
+    "max_context_length": (1, 2**31 - 1),
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "top_k": (0, 2**31 - 1),
+}
+
+
+def new_record(request: batches_pb2.CreateBatchRequest, settings: BatchesSettings, now: float) -> Record:
+    """Check a request and make the record of its batch. Raises InvalidRequest that names the parameter."""
+    if not request.input_file_id:
+        message = "Missing required parameter: 'input_file_id'."
+        raise errors.InvalidRequest(message, code="missing_required_parameter", param="input_file_id")
+    if request.endpoint not in ENDPOINTS:
+        raise _unsupported(request.endpoint, ENDPOINTS, "endpoint")
+    window = _window_seconds(request.completion_window, settings.completion_windows)
+    check_metadata(request.metadata, CREATE_PAIRS)
+    _check_expiry(request.output_expires_after_seconds)
+    return Record(
+        batch_id=ids.new("batch_"),
+        tenant=request.tenant or "default",
+        request_id=request.request_id or None,
+        endpoint=request.endpoint,
+        default_model=request.model,
+        input_file_id=request.input_file_id,
+        completion_window=request.completion_window,
+        expedited=request.priority == batches_pb2.Batch.PRIORITY_EXPEDITED,
+        deterministic=request.deterministic,
+        defaults=_defaults(request),
+        metadata=dict(request.metadata),
+        output_expires_after_seconds=request.output_expires_after_seconds,
+        created_at=now,
+        expires_at=now + window,
+    )
+
+
+def check_file(file: files_pb2.File) -> None:
+    """Refuse a file that can't be a batch's input. Raises InvalidRequest."""
+    state = files_pb2.File.Status
+    problem = {
+        state.STATUS_DELETED: "was deleted",
+        state.STATUS_EXPIRED: "has expired",
+        state.STATUS_ERROR: f"can't be used: {file.status_details}",
+    }.get(file.status)
+    if problem is not None:
+        raise errors.InvalidRequest(f"The file '{file.file_id}' {problem}.", param="input_file_id")
+    if file.purpose != "batch":
+        message = f"The file '{file.file_id}' has the purpose '{file.purpose}'; a batch's input must have the purpose 'batch'."
+        raise errors.InvalidRequest(message, param="input_file_id")
+
+
+def check_metadata(metadata: Mapping[str, str], pairs: int) -> None:
+    """Refuse metadata over the limits. Raises InvalidRequest with the limit and the measured value."""
+    if len(metadata) > pairs:
+        message = f"Invalid 'metadata': expected at most {pairs} pairs, but got {len(metadata)}."
+        raise errors.InvalidRequest(message, code="object_above_max_properties", param="metadata")
+    for key, value in metadata.items():
+        for text, limit, what in ((key, KEY_LENGTH, "keys"), (value, VALUE_LENGTH, "values")):
+            if len(text) > limit:
+                param = f"metadata.{key[:KEY_LENGTH]}"
+                message = f"Invalid '{param}': {what} have at most {limit} characters, but this one has {len(text)}."
+                raise errors.InvalidRequest(message, code="string_above_max_length", param=param)
+
+
+def _window_seconds(text: str, allowed: str) -> int:
+    if allowed != "any":
+        if text != "24h":
+            raise _unsupported(text, ("24h",), "completion_window")
+        return 24 * 3_600
+    match = _WINDOW.fullmatch(text)
+    seconds = int(match[1]) * _UNIT_SECONDS[match[2]] if match else 0
+    if not 0 < seconds <= MAX_WINDOW_SECONDS:
+        message = f"Invalid value: '{text[:64]}'. Expected seconds, minutes or hours such as '90s', '30m' or '24h', up to '168h'."
+        raise errors.InvalidRequest(message, param="completion_window")
+    return seconds
+
+
+def _unsupported(value: str, supported: tuple[str, ...], param: str) -> errors.InvalidRequest:
+    named = ", ".join(f"'{one}'" for one in supported)
+    return errors.InvalidRequest(f"Invalid value: '{value[:128]}'. Supported values are: {named}.", param=param)
+
+
+def _defaults(request: batches_pb2.CreateBatchRequest) -> Defaults:
+    given = {name: getattr(request.defaults, name) for name in _RANGES if request.defaults.HasField(name)}
+    for name, value in given.items():
+        low, high = _RANGES[name]
+        if not low <= value <= high:  # NaN is in no range
+            message = f"Invalid value for '{name}': expected {low} to {high}, but got {value}."
+            raise errors.InvalidRequest(message, param=name)
+        if request.endpoint == "/v1/embeddings":
+            raise errors.InvalidRequest(f"'{name}' means nothing to {request.endpoint}.", param=name)
+    return Defaults(**given)
+
+
+def _check_expiry(seconds: int) -> None:
+    if seconds == 0 or MIN_EXPIRY_SECONDS <= seconds <= MAX_EXPIRY_SECONDS:
+        return
+    code = "integer_below_min_value" if seconds < MIN_EXPIRY_SECONDS else "integer_above_max_value"
+    message = f"Invalid 'output_expires_after.seconds': expected {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS}, but got {seconds}."
+    raise errors.InvalidRequest(message, code=code, param="output_expires_after.seconds")

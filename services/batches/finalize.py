@@ -1,0 +1,94 @@
+"""From a batch whose rows have ended to its terminal status, and to nothing left of it elsewhere.
+
+    StopBatch ──▶ SealBatch ──▶ AdoptBlob, twice ──▶ one SQL statement ──▶ ForgetBatch, ReleaseBlob
+    (unless all rows ended by themselves)
+
+Each step can be repeated after a kill: sealing writes the same blobs, adopting answers the same files by its request id. Status,
+file ids, counts and usage become visible together, by the one statement.
+"""
+
+from __future__ import annotations
+
+from haywain import log
+from haywain.blobs import BlobStore
+from haywain.files.v1 import files_pb2
+from haywain.scheduler.v1 import scheduler_pb2
+from services.batches.intake import index_key
+from services.batches.lifecycle import Status
+from services.batches.peers import Files, Scheduler
+from services.batches.progress import ProgressBook, counts_of, tokens_of
+from services.batches.record import Record
+from services.batches.store import BatchStore
+
+__all__ = ["Finalizer"]
+
+_log = log.get()
+_REASONS = {
+    Status.CANCELLED: scheduler_pb2.StopBatchRequest.REASON_CANCELLED,
+    Status.EXPIRED: scheduler_pb2.StopBatchRequest.REASON_EXPIRED,
+}
+
+
+class Finalizer:
+    """Ends batches."""
+
+    def __init__(self, store: BatchStore, files: Files, scheduler: Scheduler, blobs: BlobStore, book: ProgressBook) -> None:
+        """Holds nothing of its own."""
+        self._store = store
+        self._files = files
+        self._scheduler = scheduler
+        self._blobs = blobs
+        self._book = book
+
+    async def stop(self, record: Record, outcome: Status) -> bool:
+        """Stop a batch's rows; False when some are still on their way out. Raises BatchMissing."""
+        if not self._book.has_ended(record.batch_id):
+            self._book.note([await self._scheduler.stop(record.batch_id, _REASONS[outcome])])
+        return self._book.has_ended(record.batch_id)
+
+    async def finish(self, record: Record, outcome: Status) -> None:
+        """Make the files and the terminal status. Raises BatchMissing, Unavailable, to be tried again."""
+        sealed = await self._scheduler.seal(record.batch_id)
+        counts = counts_of(sealed.counts)
+        if counts.completed + counts.failed != counts.total:
+            _log.error("batch.counts_differ", batch_id=record.batch_id, counts=str(counts))
+        output_file_id = await self._adopt(record, sealed.output, "output")
+        error_file_id = await self._adopt(record, sealed.error, "error")
+        moved = await self._store.move(
+            record.batch_id,
+            outcome,
+            counts=counts,
+            usage=tokens_of(sealed),
+            output_file_id=output_file_id,
+            error_file_id=error_file_id,
+            in_progress_at=self._book.started_at(record.batch_id),
+        )
+        if moved is not None:
+            _log.info(
+                "batch.ended", batch_id=record.batch_id, status=outcome.value, completed=counts.completed, failed=counts.failed
+            )
+
+    async def settle(self, record: Record) -> None:
+        """Let the scheduler and files forget a terminal batch."""
+        if record.plan is not None:
+            await self._scheduler.forget(record.batch_id)
+        await self._blobs.delete(index_key(record.batch_id))
+        if record.input_blob_key:
+            await self._files.release(record.batch_id)
+        await self._store.settle(record.batch_id)
+
+    async def _adopt(self, record: Record, blob: scheduler_pb2.SealedBlob, kind: str) -> str:
+        if not blob.line_count:
+            return ""
+        request = files_pb2.AdoptBlobRequest(
+            request_id=f"{record.batch_id}-{kind}",
+            tenant=record.tenant,
+            blob_key=blob.blob_key,
+            filename=f"batch_{kind}_{record.batch_id}.jsonl",
+            purpose="batch_output",
+            size_bytes=blob.size_bytes,
+            line_count=blob.line_count,
+            sha256=blob.sha256,
+            expires_after_seconds=record.output_expires_after_seconds,
+        )
+        return await self._files.adopt(request)

@@ -1,0 +1,112 @@
+"""What is next for a batch: from whatever status SQL has, one step after the other, until it must wait.
+
+Nothing is remembered between steps but the record and the progress last seen, so a restart goes on wherever the last life stopped.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from haywain import errors, log
+from haywain.clock import Clock
+from services.batches.finalize import Finalizer
+from services.batches.intake import Intake
+from services.batches.lifecycle import TERMINAL, Status
+from services.batches.progress import ProgressBook
+from services.batches.record import Record
+from services.batches.store import BatchStore
+
+__all__ = ["Next", "Steps"]
+
+_log = log.get()
+
+
+class Next(enum.Enum):
+    """What a batch waits for."""
+
+    ROWS = enum.auto()
+    """The scheduler: its rows wait or run."""
+    VALIDATION = enum.auto()
+    """Its turn in the validation process."""
+    MODELS = enum.auto()
+    """An engine, any."""
+    STEP = enum.auto()
+    """Nothing: its next step."""
+    NOTHING = enum.auto()
+    """It has ended, and nothing is left to do."""
+
+
+class Steps:
+    """Advances batches."""
+
+    def __init__(self, store: BatchStore, intake: Intake, finalizer: Finalizer, book: ProgressBook, clock: Clock) -> None:
+        """Decide expiry by `clock`."""
+        self._store = store
+        self._intake = intake
+        self._finalizer = finalizer
+        self._book = book
+        self._clock = clock
+
+    async def advance(self, batch_id: str) -> Next:
+        """Take every step that can be taken now. Raises what a peer raised, to be tried again."""
+        following = Next.STEP
+        while following is Next.STEP:
+            record = await self._store.find(batch_id)
+            if record is None or record.settled:
+                return Next.NOTHING
+            following = await self._step(record)
+        return following
+
+    async def validate(self, batch_id: str) -> Next:
+        """Take the one step that needs the validation process."""
+        record = await self._store.find(batch_id)
+        if record is None or record.plan is not None or record.status not in (Status.VALIDATING, Status.CANCELLING):
+            return Next.STEP
+        return Next.STEP if await self._intake.validate(record) else Next.MODELS
+
+    async def _step(self, record: Record) -> Next:
+        if record.status in TERMINAL:
+            await self._finalizer.settle(record)
+            return Next.NOTHING
+        if record.status is Status.IN_PROGRESS:
+            return await self._run(record)
+        if record.status is Status.FINALIZING:
+            return await self._end(record, record.outcome or Status.COMPLETED)
+        if record.plan is None:
+            return Next.VALIDATION
+        if record.status is Status.VALIDATING:
+            await self._intake.submit(record)
+            await self._store.move(record.batch_id, Status.IN_PROGRESS, submitted=True)
+            return Next.STEP
+        if not record.submitted:  # cancelled while it was validated: each row still gets its error line
+            await self._intake.submit(record)
+            await self._store.set_submitted(record.batch_id)
+        return await self._end(record, Status.CANCELLED)
+
+    async def _run(self, record: Record) -> Next:
+        if self._book.is_lost(record.batch_id):
+            await self._give_again(record)
+        if self._book.has_ended(record.batch_id):
+            outcome = Status.COMPLETED
+        elif self._clock.now() >= record.expires_at:
+            outcome = Status.EXPIRED
+        else:
+            return Next.ROWS
+        started = self._book.started_at(record.batch_id)
+        await self._store.move(record.batch_id, Status.FINALIZING, outcome=outcome, in_progress_at=started)
+        return Next.STEP
+
+    async def _end(self, record: Record, outcome: Status) -> Next:
+        try:
+            if outcome is not Status.COMPLETED and not await self._finalizer.stop(record, outcome):
+                return Next.ROWS
+            await self._finalizer.finish(record, outcome)
+        except errors.BatchMissing:
+            await self._give_again(record)
+            raise errors.Unavailable(retry_after=1) from None
+        return Next.STEP
+
+    async def _give_again(self, record: Record) -> None:
+        _log.error("batch.lost_by_scheduler", batch_id=record.batch_id, status=record.status.value)
+        self._book.lose(record.batch_id)
+        await self._intake.submit(record)

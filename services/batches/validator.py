@@ -1,0 +1,67 @@
+"""The validation process: a Python of its own, so that reading a million lines takes nothing from the loop that answers calls.
+
+It is started once and kept, works on one file at a time, never outlives the service, and is replaced when it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from haywain import orphans
+from services.batches.validate import Order, Verdict, validate
+
+__all__ = ["Validator", "ValidatorDied"]
+
+
+class ValidatorDied(Exception):
+    """The process ended while it worked on a file: killed, out of memory, or crashed."""
+
+
+class Validator:
+    """Validates files, one after the other."""
+
+    def __init__(self) -> None:
+        """Nothing is started before the first file."""
+        self._pool: ProcessPoolExecutor | None = None
+        self._turn = asyncio.Lock()
+
+    async def validate(self, order: Order) -> Verdict:
+        """Validate one file. Raises ValidatorDied, OSError."""
+        async with self._turn:
+            try:
+                return await self._start(order)
+            except BrokenProcessPool as error:
+                self.close()
+                raise ValidatorDied from error
+
+    def _start(self, order: Order) -> asyncio.Future[Verdict]:
+        loop = asyncio.get_running_loop()
+        if self._pool is not None:
+            with contextlib.suppress(BrokenProcessPool):  # it died while it had nothing to do
+                return loop.run_in_executor(self._pool, validate, order)
+        # Submitting starts the process from this thread, the main one: the kernel ties the child's life to the thread's.
+        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(os.getpid(),))
+        return loop.run_in_executor(self._pool, validate, order)
+
+    def close(self) -> None:
+        """Kill the process, whatever it does: nothing is lost but its time."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        processes = list((pool._processes or {}).values())  # noqa: SLF001 - there is no public way to end one that is busy
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()
+
+
+def _begin(parent: int) -> None:
+    """Run first in the process: die with the service; leave Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ[orphans.PARENT_VARIABLE] = str(parent)
+    orphans.die_with_parent()
