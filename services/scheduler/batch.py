@@ -1,0 +1,209 @@
+"""A batch while it runs, in memory: which rows are recorded, which shards are held, what can be sent next.
+
+A row's way:  waiting ──take──▶ in flight ──accept──▶ accepted ──synced──▶ recorded
+                 ▲                  │
+                 └────give_back─────┘
+
+`accepted` rows have a line on its way to the journal; only `recorded` ones are counted in progress.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from services.scheduler.journal import Journal
+from services.scheduler.meter import Meter
+from services.scheduler.rows import ENTRY_BYTES, Index, Input, Lines
+
+__all__ = ["Attempt", "Batch", "Held", "Key", "Submission", "Tally"]
+
+Key = tuple[str, str, bool]
+"""What an engine is chosen by: model, endpoint, and whether it must promise determinism."""
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch as SQL has it."""
+
+    batch_id: str
+    submit_order: int
+    tenant: str
+    endpoint: str
+    lane: int
+    expire_at: float | None
+    input_key: str
+    index_key: str
+    row_count: int
+    body_defaults: str
+    deterministic: bool
+    stop_reason: int = 0
+    start_time: float | None = None
+    sealed: str = ""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Rows by outcome, and tokens."""
+
+    completed: int = 0
+    failed: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Add another's figures."""
+        self.completed += other.completed
+        self.failed += other.failed
+        self.input_tokens += other.input_tokens
+        self.cached_tokens += other.cached_tokens
+        self.output_tokens += other.output_tokens
+        self.reasoning_tokens += other.reasoning_tokens
+
+    @property
+    def rows(self) -> int:
+        """Count the rows."""
+        return self.completed + self.failed
+
+
+class Attempt:
+    """A row on its way through its tries; one object from the first to the last."""
+
+    __slots__ = ("attempt", "custom_id", "held", "length", "line", "losses", "offset", "row", "sent_at")
+
+    def __init__(self, held: Held, row: int, entry: tuple[int, int, int]) -> None:
+        """`entry` is the row's index entry: offset, length, line number."""
+        self.held = held
+        self.row = row
+        self.offset, self.length, self.line = entry
+        self.custom_id = b""
+        self.attempt = 1
+        self.losses = 0
+        self.sent_at = 0.0
+
+
+class Held:
+    """A shard whose lease is ours: the rows of it that wait."""
+
+    __slots__ = (
+        "_cursor", "_index", "_returned", "batch", "delta", "end", "epoch", "first", "key", "lost", "seq", "shard", "unrecorded",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(self, batch: Batch, shard: int, key: Key, rows: range, epoch: int) -> None:
+        """`rows` are the index entries; those recorded already are skipped."""
+        self.batch = batch
+        self.shard = shard
+        self.key = key
+        self.first, self.end = rows.start, rows.stop
+        self.epoch = epoch
+        self.seq = 0
+        self.delta = Tally()
+        """Recorded, but in no committed segment yet."""
+        self.lost = False
+        self.unrecorded = self.waiting = batch.recorded.count(0, rows.start, rows.stop)
+        self._cursor = rows.start
+        self._returned: deque[Attempt] = deque()
+        self._index = Index(b"", 0)
+
+    @property
+    def over(self) -> bool:
+        """Tell whether nothing of it may run or be recorded any more."""
+        return self.lost or self.batch.stop_reason != 0
+
+    @property
+    def lease(self) -> tuple[str, int, int]:
+        """What it is fenced by."""
+        return self.batch.batch_id, self.shard, self.epoch
+
+    def load(self, index: bytes) -> None:
+        """Give it its part of the batch's index."""
+        if len(index) != (self.end - self.first) * ENTRY_BYTES:
+            raise ValueError(f"the index of {self.batch.batch_id} is cut short")
+        self._index = Index(index, self.first)
+
+    def take(self, most: int, room: int) -> list[Attempt]:
+        """Take at most `most` rows whose lines fit `room` bytes; one at least, however long, when any waits."""
+        taken: list[Attempt] = []
+        while self._returned and len(taken) < most and (room > 0 or not taken):
+            taken.append(self._returned.popleft())
+            room -= taken[-1].length
+        recorded, index, row = self.batch.recorded, self._index, self._cursor
+        while row < self.end and len(taken) < most and (room > 0 or not taken):
+            if not recorded[row]:
+                entry = index[row]
+                if taken and entry[1] > room:
+                    break
+                room -= entry[1]
+                taken.append(Attempt(self, row, entry))
+            row += 1
+        self._cursor = row
+        self.waiting = self.waiting - len(taken) if row < self.end else len(self._returned)
+        return taken
+
+    def give_back(self, attempts: Iterable[Attempt]) -> None:
+        """Put rows back in front, to be taken again."""
+        back = list(attempts)
+        self._returned.extendleft(reversed(back))
+        self.waiting += len(back)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """A batch that is not sealed yet."""
+
+    submission: Submission
+    recorded: bytearray
+    """By row: 0 waits or runs, 1 completed, 2 failed (both from the moment it is accepted)."""
+    journal: Journal
+    input: Input
+    index: Path
+    lines: Lines
+    prefix: bytes
+    """What its result lines begin with."""
+    meter: Meter
+    tally: Tally = field(default_factory=Tally)
+    """Recorded rows."""
+    accepted: int = 0
+    running: int = 0
+    stop_reason: int = 0
+    start_time: float | None = None
+    held: dict[int, Held] = field(default_factory=dict)
+    queued_shards: dict[str, int] = field(default_factory=dict)
+    """By model: shards that are neither held here nor done."""
+    claiming: set[str] = field(default_factory=set)
+    """Models for which a claim is under way."""
+    shard_rows: int = 1
+    """Rows of its largest shard."""
+    checkpointed: int = 0
+    """Bytes of the journal that committed segments cover."""
+
+    @property
+    def batch_id(self) -> str:
+        """Its id."""
+        return self.submission.batch_id
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether it can be sealed."""
+        return self.stop_reason != 0 or self.tally.rows >= self.submission.row_count
+
+    def key(self, model: str) -> Key:
+        """Tell what engines of one of its models are chosen by."""
+        return model, self.submission.endpoint, self.submission.deterministic
+
+    def ready(self, model: str) -> int:
+        """Count the rows of a model that can be sent at once."""
+        return sum(held.waiting for held in self.held.values() if held.key[0] == model)
+
+    def take(self, model: str, most: int, room: int) -> list[Attempt]:
+        """Take rows of a model from one held shard: at most `most`, of `room` bytes in all."""
+        for held in self.held.values():
+            if held.waiting and held.key[0] == model:
+                return held.take(most, room)
+        return []

@@ -1,0 +1,110 @@
+"""Claiming shards to cover credit, a few at a time, and keeping their leases while they are held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from haywain import errors, log
+from services.scheduler.batch import Batch, Held
+from services.scheduler.leases import Claimed, Leases, Want
+from services.scheduler.rows import read_entries
+
+__all__ = ["Claims"]
+
+_SHARDS_MAX = 4
+"""Shards of one batch that are claimed together at most."""
+_RETRY_SECONDS = 0.5
+_log = log.get()
+
+
+class Claims:
+    """The shards that this scheduler holds."""
+
+    def __init__(self, leases: Leases, lease_seconds: float, batches: Mapping[str, Batch]) -> None:
+        """`batches` are the live ones, by id."""
+        self._leases = leases
+        self._lease_seconds = lease_seconds
+        self._batches = batches
+        self._wanted: dict[tuple[Batch, str], int] = {}
+        self._wake = asyncio.Event()
+        self.changed: Callable[[Batch, str], None] = lambda batch, model: None
+        """Called when rows of a batch and model can be sent, or may be asked for again."""
+
+    def want(self, batch: Batch, model: str, rows: int) -> None:
+        """Ask for shards with at least so many rows, if there are any left; asking again changes nothing."""
+        if model in batch.claiming or not batch.queued_shards.get(model):
+            return
+        batch.claiming.add(model)
+        self._wanted[batch, model] = max(1, min(_SHARDS_MAX, rows // max(1, batch.shard_rows)))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Claim and renew until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._claim_on())
+            group.create_task(self._renew_on())
+
+    async def _claim_on(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            wanted, self._wanted = self._wanted, {}
+            try:
+                await self._claim(wanted)
+            except (errors.HaywainError, OSError, ValueError) as error:
+                _log.error("shards.not_claimed", error=str(error))
+                for batch, model in wanted:
+                    self._later(_RETRY_SECONDS, batch, model)
+
+    async def _claim(self, wanted: dict[tuple[Batch, str], int]) -> None:
+        live = [(batch, model, most) for (batch, model), most in wanted.items() if not batch.stop_reason]
+        answers = await self._leases.claim([Want(batch.batch_id, model, most) for batch, model, most in live])
+        for (batch, model, _), claimed in zip(live, answers, strict=True):
+            for one in claimed:
+                await self._hold(batch, model, one)
+            if claimed:
+                batch.claiming.discard(model)
+                self.changed(batch, model)
+            else:  # others hold what is left; their leases may expire
+                self._later(self._lease_seconds / 3, batch, model)
+
+    async def _hold(self, batch: Batch, model: str, claimed: Claimed) -> None:
+        held = Held(batch, claimed.shard, batch.key(model), claimed.rows, claimed.epoch)
+        held.load(await asyncio.to_thread(read_entries, batch.index, claimed.rows))
+        if batch.held.get(claimed.shard) is None:
+            batch.queued_shards[model] -= 1
+        else:
+            batch.held[claimed.shard].lost = True  # our own lease had expired
+        batch.held[claimed.shard] = held
+
+    async def _renew_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_seconds / 3)
+            held = {held.lease: held for batch in self._batches.values() for held in batch.held.values() if not held.over}
+            try:
+                lost = await self._leases.renew(held) if held else []
+            except errors.HaywainError as error:
+                _log.error("leases.not_renewed", error=str(error))
+                continue
+            for lease in lost:
+                self.drop(held[lease])
+
+    def _later(self, seconds: float, batch: Batch, model: str) -> None:
+        def again() -> None:
+            batch.claiming.discard(model)
+            self.changed(batch, model)
+
+        asyncio.get_running_loop().call_later(seconds, again)
+
+    def drop(self, held: Held) -> None:
+        """End the work on a shard whose lease is lost; it can be claimed again when the new lease expires."""
+        batch, model = held.batch, held.key[0]
+        if held.lost:
+            return
+        held.lost = True
+        if batch.held.get(held.shard) is held:
+            del batch.held[held.shard]
+            batch.queued_shards[model] = batch.queued_shards.get(model, 0) + 1
+        _log.warning("lease.lost", batch_id=batch.batch_id, shard=held.shard, epoch=held.epoch)
+        self.changed(batch, model)

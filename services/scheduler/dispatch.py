@@ -1,0 +1,332 @@
+"""Which rows go to which engine, and what comes of them. An engine's pump asks for its next message whenever it has credit.
+
+    room = credits, slots left, message_rows ─▶ calls that wait ─▶ suspects, alone ─▶ rows by policy ─▶ one RunRequest
+
+Everything but reading the lines happens between two awaits, so nothing is taken twice and no credit is used twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from haywain import errors, log
+from haywain.clock import Clock, timestamp
+from haywain.engine.v1 import engine_pb2
+from haywain.scheduler.v1 import scheduler_pb2 as pb
+from haywain.settings import SchedulerSettings
+from services.scheduler.batch import Attempt, Batch, Key
+from services.scheduler.calls import Call, Calls
+from services.scheduler.claims import Claims
+from services.scheduler.link import Link
+from services.scheduler.policy import Turns
+from services.scheduler.recording import Recorder
+from services.scheduler.rows import BadLine
+from services.scheduler.suspects import Suspects
+
+__all__ = ["Dispatcher"]
+
+_FOREVER = 1 << 62
+_PROBE_AFTER_SECONDS = 5.0
+"""Suspects wait so long for an engine without rows; then a busy one is emptied for them."""
+_REST_SECONDS = 1.0
+_log = log.get()
+
+
+class Dispatcher:
+    """The rows and calls that wait, and the links they can go to."""
+
+    def __init__(self, settings: SchedulerSettings, clock: Clock, claims: Claims, recorder: Recorder) -> None:
+        """Nothing waits yet."""
+        self._settings = settings
+        self._clock = clock
+        self._claims = claims
+        self._recorder = recorder
+        self._reader = ThreadPoolExecutor(2, thread_name_prefix="rows")
+        self._turns: dict[Key, Turns] = {}
+        self._turn_served: dict[Key, int] = {}
+        self._served = 0
+        self._suspects: dict[Key, Suspects] = {}
+        self.links: set[Link] = set()
+        self._links: dict[Key, set[Link]] = {}
+        self._batches: dict[int, Batch] = {}
+        self._deadlines: dict[int, Timestamp | None] = {}
+        self._sequence = 0
+        self.calls = Calls()
+        self.active = 0
+        """Sequences sent and not ended."""
+        self.paused: Callable[[], bool] = lambda: False
+        """Tells whether rows must wait because their results could not be stored."""
+        self.started: Callable[[Batch], Awaitable[None]] | None = None
+        """Awaited before the first row of a batch is sent."""
+        claims.changed = self.refresh
+
+    # -- what waits -----------------------------------------------------------------------------------------------------------
+
+    def add(self, batch: Batch) -> None:
+        """Take a batch in."""
+        self._batches[batch.submission.submit_order] = batch
+        self._deadlines[batch.submission.submit_order] = timestamp(batch.submission.expire_at)
+        for model in batch.queued_shards:
+            self.refresh(batch, model)
+
+    def remove(self, batch: Batch) -> None:
+        """Stop sending a batch's rows and cancel those in flight; what their engines still say of them is dropped."""
+        order = batch.submission.submit_order
+        self._batches.pop(order, None)
+        for turns in self._turns.values():
+            turns.drop(order)
+        for link in self.links:
+            for sequence_id in [number for number, attempt in link.attempts.items() if attempt.held.batch is batch]:
+                del link.attempts[sequence_id]
+                link.give_up(sequence_id)
+        batch.running = 0
+
+    def refresh(self, batch: Batch, model: str) -> None:
+        """Look again whether a batch has rows of a model to send."""
+        order, key = batch.submission.submit_order, batch.key(model)
+        if order not in self._batches:
+            return
+        turns = self._turns.setdefault(key, Turns())
+        claimable = batch.queued_shards.get(model, 0) > 0 and model not in batch.claiming
+        if not claimable and not batch.ready(model):
+            turns.drop(order)
+            return
+        terms = batch.submission
+        deadline = _FOREVER if terms.expire_at is None else int(terms.expire_at * 1000)
+        turns.put(order, lane=terms.lane, tenant=terms.tenant, deadline=deadline)
+        self.wake(key)
+
+    def again(self, attempt: Attempt) -> None:
+        """Put a row back in front of its shard's."""
+        if not attempt.held.over:
+            attempt.held.give_back([attempt])
+            self.refresh(attempt.held.batch, attempt.held.key[0])
+
+    def wake(self, key: Key) -> None:
+        """Have the links that could serve a key ask for work."""
+        for link in sorted(self._links.get(key, ()), key=lambda link: -link.credits):
+            link.wake.set()
+
+    def wake_all(self) -> None:
+        """Have every link ask for work."""
+        for link in self.links:
+            link.wake.set()
+
+    def call(self, call: Call) -> None:
+        """Queue an interactive request. Raises CapacityExceeded."""
+        self.calls.add(call)
+        self.wake(call.key)
+
+    def leave(self, call: Call) -> None:
+        """Forget a call whose caller left: stop it at its engine."""
+        call.gone = True
+        for link in self._links.get(call.key, ()):
+            for sequence_id in [number for number, running in link.calls.items() if running is call]:
+                del link.calls[sequence_id]
+                link.give_up(sequence_id)
+
+    def connect(self, link: Link) -> None:
+        """Take a link in."""
+        self.links.add(link)
+        for key in link.keys:
+            self._links.setdefault(key, set()).add(link)
+
+    def disconnect(self, link: Link) -> None:
+        """Take a link out; what it had in flight is the caller's to place."""
+        self.links.discard(link)
+        for key in link.keys:
+            self._links[key].discard(link)
+        self.active -= link.active
+
+    def suspect(self, attempts: Sequence[Attempt]) -> None:
+        """Queue rows that were in flight at an engine that was lost."""
+        by_key: dict[Key, list[Attempt]] = {}
+        for attempt in attempts:
+            by_key.setdefault(attempt.held.key, []).append(attempt)
+        for key, group in by_key.items():
+            suspects = self._suspects.setdefault(key, Suspects(self._settings.max_losses))
+            suspects.add(group, self._clock.monotonic())
+            self.wake(key)
+
+    def serves(self, key: Key) -> bool:
+        """Tell whether an engine for a key is there, with or without credit."""
+        return any(not link.draining for link in self._links.get(key, ()))
+
+    def why(self, batch: Batch) -> pb.Progress.WaitingReason:
+        """Tell why no row of a batch runs."""
+        models = {held.key[0] for held in batch.held.values() if held.unrecorded} | {
+            model for model, shards in batch.queued_shards.items() if shards
+        }
+        ready = [batch.key(model) for model in models if self.serves(batch.key(model))]
+        if not ready:
+            return pb.Progress.WAITING_REASON_MODEL_NOT_AVAILABLE
+        if any(self.credits(key) > 0 for key in ready) and self.active < self._settings.slots:
+            return pb.Progress.WAITING_REASON_QUEUED
+        return pb.Progress.WAITING_REASON_CAPACITY
+
+    def credits(self, key: Key) -> int:
+        """Count what engines for a key would still take."""
+        return sum(link.credits for link in self._links.get(key, ()) if not link.draining)
+
+    # -- what is sent ---------------------------------------------------------------------------------------------------------
+
+    async def message(self, link: Link) -> engine_pb2.RunRequest | None:
+        """Make the next message for a link, None when there is nothing to say now."""
+        request = engine_pb2.RunRequest(cancel_sequence_ids=link.cancels)
+        link.cancels.clear()
+        room = self._room(link)
+        while room and (call := self._next_call(link)) is not None:
+            self._add_call(link, request, call)
+            room -= 1
+        attempts = self._choose(link, room) if room else []
+        if attempts:
+            self._reserve(link, len(attempts))
+            try:
+                await self._add_rows(link, request, attempts)
+            except (OSError, errors.HaywainError) as error:
+                _log.error("rows.not_read", batch_id=attempts[0].held.batch.batch_id, error=str(error))
+                self._rest(attempts[0].held.batch)
+            finally:
+                self._unreserve(link, attempts)
+        return request if request.sequences or request.cancel_sequence_ids else None
+
+    def _room(self, link: Link) -> int:
+        if link.draining:
+            return 0
+        return max(0, min(link.credits, self._settings.slots - self.active, self._settings.message_rows))
+
+    def _next_call(self, link: Link) -> Call | None:
+        for key in self.calls.wanted():
+            if key in link.keys and (call := self.calls.take(key)) is not None:
+                return call
+        return None
+
+    def _add_call(self, link: Link, request: engine_pb2.RunRequest, call: Call) -> None:
+        self._sequence += 1
+        link.calls[self._sequence] = call
+        self._reserve(link, 1)
+        request.sequences.add(
+            sequence_id=self._sequence,
+            model=call.request.model,
+            endpoint=call.request.endpoint,
+            request=call.request.request,
+            lane=engine_pb2.LANE_INTERACTIVE,
+            stream=call.request.stream,
+            attempt=call.attempt,
+        )
+
+    def _choose(self, link: Link, room: int) -> list[Attempt]:
+        if self.paused() or (link.probing and link.attempts):
+            return []
+        link.probing = False
+        waiting = [self._suspects[key] for key in link.keys if self._suspects.get(key)]
+        if waiting and not link.attempts:
+            link.probing = True
+            return waiting[0].group(room, self._clock.monotonic())
+        if any(self._clock.monotonic() - suspects.since > _PROBE_AFTER_SECONDS for suspects in waiting):
+            return []
+        taken: list[Attempt] = []
+        size = self._settings.message_bytes
+        while len(taken) < room and size > 0 and (key := self._next_key(link)) is not None:
+            rows = self._take(key, room - len(taken), size)
+            size -= sum(attempt.length for attempt in rows)
+            taken += rows
+        return taken
+
+    def _next_key(self, link: Link) -> Key | None:
+        best: tuple[int, int] | None = None
+        found = None
+        for key in link.keys:
+            turns = self._turns.get(key)
+            lane = turns.lane() if turns is not None else None
+            if lane is not None and (best is None or (lane, self._turn_served.get(key, 0)) < best):
+                best, found = (lane, self._turn_served.get(key, 0)), key
+        return found
+
+    def _take(self, key: Key, room: int, size: int) -> list[Attempt]:
+        turns, model = self._turns[key], key[0]
+        order = turns.next()
+        if order is None:
+            return []
+        batch = self._batches[order]
+        rows = batch.take(model, room, size)
+        if rows:
+            turns.charge(order, len(rows))
+            self._served += 1
+            self._turn_served[key] = self._served
+        left = batch.ready(model)
+        if left < 2 * self._settings.message_rows:
+            self._claims.want(batch, model, self.credits(key) - left)
+            if not left and not (batch.queued_shards.get(model) and model not in batch.claiming):
+                turns.drop(order)
+        return rows
+
+    def _reserve(self, link: Link, count: int) -> None:
+        link.credits -= count
+        self.active += count
+
+    def _unreserve(self, link: Link, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            link.credits += 1
+            self.active -= 1
+            self.again(attempt)
+        if attempts:
+            link.wake.set()
+
+    def _rest(self, batch: Batch) -> None:
+        """Send nothing of a batch for a moment."""
+        order = batch.submission.submit_order
+        self._batches.pop(order, None)
+        for turns in self._turns.values():
+            turns.drop(order)
+        asyncio.get_running_loop().call_later(_REST_SECONDS, self._rested, batch)
+
+    def _rested(self, batch: Batch) -> None:
+        if not batch.ended:
+            self.add(batch)
+            for held in batch.held.values():
+                self.refresh(batch, held.key[0])
+
+    async def _add_rows(self, link: Link, request: engine_pb2.RunRequest, attempts: list[Attempt]) -> None:
+        loop = asyncio.get_running_loop()
+        now = self._clock.monotonic()
+        while attempts:
+            batch = attempts[0].held.batch
+            if batch.start_time is None and self.started is not None:
+                await self.started(batch)
+            count = next((at for at, attempt in enumerate(attempts) if attempt.held.batch is not batch), len(attempts))
+            spans = [(attempt.offset, attempt.length) for attempt in attempts[:count]]
+            lines = await loop.run_in_executor(self._reader, batch.input.read, spans)
+            for line in lines:
+                attempt = attempts.pop(0)
+                if attempt.held.over or not self._add_row(link, request, attempt, line, now):
+                    link.credits += 1
+                    self.active -= 1
+                    link.wake.set()
+
+    def _add_row(self, link: Link, request: engine_pb2.RunRequest, attempt: Attempt, line: bytes, now: float) -> bool:
+        batch, terms = attempt.held.batch, attempt.held.batch.submission
+        try:
+            attempt.custom_id, body = batch.lines.parse(line)
+        except BadLine as error:
+            attempt.custom_id = b"null"
+            self._recorder.failed(attempt, "invalid_json_line", str(error))
+            return False
+        self._sequence += 1
+        link.attempts[self._sequence] = attempt
+        attempt.sent_at = now
+        batch.running += 1
+        request.sequences.add(
+            sequence_id=self._sequence,
+            model=attempt.held.key[0],
+            endpoint=terms.endpoint,
+            request=body,
+            lane=terms.lane,
+            attempt=attempt.attempt,
+            deadline=self._deadlines.get(terms.submit_order),
+        )
+        return True

@@ -1,0 +1,194 @@
+"""Batches coming in, being stopped, and going: SQL first, memory after. Also how they are found again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import contextlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from haywain import errors, log
+from haywain.blobs import BlobStore
+from haywain.clock import Clock, seconds
+from haywain.scheduler.v1 import scheduler_pb2 as pb
+from services.scheduler.batch import Batch, Submission, Tally
+from services.scheduler.journal import Journal
+from services.scheduler.leases import Leases, Segment
+from services.scheduler.meter import Meter
+from services.scheduler.replay import Replay, replay, row_prefix
+from services.scheduler.rows import Input, Lines
+from services.scheduler.store import ShardRow, Store, Stored
+
+__all__ = ["Intake"]
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_log = log.get()
+
+
+class Intake:
+    """The batches that are known."""
+
+    def __init__(self, store: Store, leases: Leases, blobs: BlobStore, folder: Path, clock: Clock) -> None:
+        """Journals are in `folder`."""
+        self._store = store
+        self._leases = leases
+        self._blobs = blobs
+        self._folder = folder
+        self._clock = clock
+        self.batches: dict[str, Batch] = {}
+        """By id; those that are sealed too, until they are forgotten."""
+        self.added: Callable[[Batch], None] = lambda batch: None
+        """Called with a batch that has rows to run."""
+
+    async def load(self) -> None:
+        """Find all batches again."""
+        released = await self._leases.release_own()
+        for stored in await self._store.load():
+            await self._open(stored)
+        _log.info("batches.loaded", batches=len(self.batches), released_shards=released)
+
+    def get(self, batch_id: str) -> Batch:
+        """Find a batch. Raises BatchMissing."""
+        batch = self.batches.get(batch_id)
+        if batch is None:
+            raise errors.BatchMissing(f"No batch found with id '{batch_id}'.")
+        return batch
+
+    def waiting_rows(self) -> int:
+        """Count the rows taken in and not recorded yet."""
+        return sum(batch.submission.row_count - batch.tally.rows for batch in self.batches.values() if not batch.ended)
+
+    async def submit(self, request: pb.SubmitBatchRequest) -> Batch:
+        """Take a batch in; the one that is there already stays. Raises InvalidRequest."""
+        if request.batch_id in self.batches:
+            return self.batches[request.batch_id]
+        _check(request)
+        submission = Submission(
+            batch_id=request.batch_id, submit_order=0, tenant=request.tenant, endpoint=request.endpoint, lane=int(request.lane),
+            expire_at=seconds(request.expire_time), input_key=request.input_blob_key, index_key=request.index_blob_key,
+            row_count=request.row_count, body_defaults=request.body_defaults.decode(), deterministic=request.deterministic,
+        )  # fmt: skip
+        shards = [ShardRow(at, shard.model, shard.first_row, shard.row_count) for at, shard in enumerate(request.shards)]
+        stored = await self._store.submit(submission, shards)
+        if request.batch_id not in self.batches:
+            await self._open(stored)
+        return self.batches[request.batch_id]
+
+    async def stop(self, batch_id: str, reason: int) -> Batch:
+        """Remember that a batch is stopped, and why. Raises BatchMissing."""
+        batch = self.get(batch_id)
+        batch.stop_reason = await self._store.stop(batch_id, reason)
+        return batch
+
+    async def start(self, batch: Batch) -> None:
+        """Remember that a batch's first row is about to be sent."""
+        if batch.start_time is None:
+            batch.start_time = await self._store.start(batch.batch_id, self._clock.now())
+
+    async def forget(self, batch_id: str) -> None:
+        """Drop what is kept of a batch but its journal, which stays for a while. Idempotent."""
+        batch = self.batches.get(batch_id)
+        if batch is not None:
+            await self._blobs.delete(batch.submission.index_key)
+        await self._store.delete(batch_id)
+        if batch is not None:
+            self.batches.pop(batch_id, None)
+            batch.journal.close()
+            batch.input.close()
+            await asyncio.to_thread(_touch, batch.journal.path)
+
+    async def sweep(self, older_than: float) -> None:
+        """Remove journals of forgotten batches, last changed before a Unix time."""
+
+        def sweep() -> None:
+            for path in self._folder.glob("*.jsonl"):
+                if path.stem not in self.batches and path.stat().st_mtime < older_than:
+                    path.unlink(missing_ok=True)
+
+        await asyncio.to_thread(sweep)
+
+    async def _open(self, stored: Stored) -> None:
+        terms = stored.submission
+        path, prefix = self._folder / f"{terms.batch_id}.jsonl", row_prefix(terms.batch_id)
+        found = await asyncio.to_thread(replay, path, prefix, terms.row_count, stored.end_byte)
+        tally = stored.tally
+        for _, row in found.tail:
+            tally.add(row)
+        tally.completed, tally.failed = found.recorded.count(1), found.recorded.count(2)
+        batch = Batch(
+            submission=terms, recorded=found.recorded, journal=Journal(path, found.end),
+            input=Input(await self._path(terms.input_key)), index=await self._path(terms.index_key), lines=Lines(terms.body_defaults), prefix=prefix, meter=Meter(self._clock),
+            tally=tally, accepted=tally.rows, stop_reason=terms.stop_reason, start_time=terms.start_time,
+            shard_rows=max((shard.row_count for shard in stored.shards), default=1), checkpointed=found.end,
+        )  # fmt: skip
+        finished = await self._recover(stored, found)
+        if terms.batch_id in self.batches:
+            return
+        for shard in stored.shards:
+            if shard.shard not in finished:
+                batch.queued_shards[shard.model] = batch.queued_shards.get(shard.model, 0) + 1
+        self.batches[terms.batch_id] = batch
+        if not batch.ended:
+            self.added(batch)
+
+    async def _path(self, key: str) -> Path:
+        try:
+            return await self._blobs.local(key)
+        except errors.FileGone:
+            _log.error("blob.missing", key=key)
+            return self._folder / "missing"
+
+    async def _recover(self, stored: Stored, found: Replay) -> set[int]:
+        """Commit what an earlier life recorded without a segment; gives the shards that are done by now."""
+        batch_id, recorded = stored.submission.batch_id, found.recorded
+        tallies: dict[int, Tally] = {}
+        firsts = [shard.first_row for shard in stored.shards]
+        for row, tally in found.tail:
+            tallies.setdefault(bisect.bisect_right(firsts, row) - 1, Tally()).add(tally)
+        segments, reopened = [], set[int]()
+        for at, shard in enumerate(stored.shards):
+            done = not recorded.count(0, shard.first_row, shard.first_row + shard.row_count)
+            if shard.state == 2:
+                if not done:
+                    reopened.add(shard.shard)
+            elif done or at in tallies:
+                segments.append(
+                    Segment(
+                        batch_id=batch_id, shard=shard.shard, epoch=0, seq=0, object=f"{batch_id}.jsonl",
+                        start_byte=stored.end_byte, end_byte=found.end, tally=tallies.get(at, Tally()), done=done,
+                    )
+                )  # fmt: skip
+        if segments:
+            await self._leases.recover(segments)
+        if reopened:
+            _log.error("shards.reopened", batch_id=batch_id, shards=sorted(reopened))
+            await self._leases.reopen(batch_id, reopened)
+        return {segment.shard for segment in segments if segment.done} | {
+            shard.shard for shard in stored.shards if shard.state == 2 and shard.shard not in reopened
+        }
+
+
+def _check(request: pb.SubmitBatchRequest) -> None:
+    if not _ID.fullmatch(request.batch_id):
+        raise errors.InvalidRequest("batch_id is not an id", param="batch_id")
+    row = 0
+    for shard in request.shards:
+        if shard.first_row != row or shard.row_count < 1 or not shard.model:
+            raise errors.InvalidRequest("shards must cover every row exactly once, in order, each of one model", param="shards")
+        row += shard.row_count
+    if row != request.row_count:
+        raise errors.InvalidRequest(f"shards cover {row} rows of {request.row_count}", param="shards")
+    try:
+        Lines(request.body_defaults.decode())
+    except (ValueError, msgspec.DecodeError) as error:
+        raise errors.InvalidRequest("body_defaults is not a JSON object", param="body_defaults") from error
+
+
+def _touch(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(path)

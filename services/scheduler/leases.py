@@ -1,0 +1,153 @@
+"""Leases of shards: SQL decides who works on what, and a newer epoch fences an older one off.
+
+A lease is exclusive until it expires; it is renewed at a third of its length. Its holder may be paused past its end without
+noticing: that is why everything it writes names its epoch, and why a write that touches no row ends its attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from haywain.clock import Clock
+from haywain.db import Database, Transaction
+from services.scheduler.batch import Tally
+
+__all__ = ["Claimed", "Leases", "Segment", "Want"]
+
+
+class Want(msgspec.Struct, frozen=True):
+    """At most `most` shards of a batch and model."""
+
+    batch_id: str
+    model: str
+    most: int
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A shard that was claimed."""
+
+    shard: int
+    rows: range
+    epoch: int
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """A synced piece of a batch's journal, one shard's part of it. All segments of a checkpoint span the same bytes."""
+
+    batch_id: str
+    shard: int
+    epoch: int
+    seq: int
+    object: str
+    start_byte: int
+    end_byte: int
+    tally: Tally
+    done: bool
+    """The shard has no row left."""
+
+    @property
+    def lease(self) -> tuple[str, int, int]:
+        """What it is fenced by."""
+        return self.batch_id, self.shard, self.epoch
+
+
+class Leases:
+    """Claims, renews and releases the shards of one replica."""
+
+    def __init__(self, database: Database, owner: str, lease_seconds: float, clock: Clock) -> None:
+        """`owner` is the replica's name; it stays the same over restarts."""
+        self._database = database
+        self._owner = owner
+        self._seconds = lease_seconds
+        self._clock = clock
+
+    async def release_own(self) -> int:
+        """Give back what an earlier life of this replica held."""
+        return await self._database.write(lambda tx: tx.execute("release_own", owner=self._owner))
+
+    async def claim(self, wants: Sequence[Want]) -> list[list[Claimed]]:
+        """Claim shards, one list a want: fewer than wanted, or none, when others hold them."""
+
+        def claim(tx: Transaction) -> list[list[Claimed]]:
+            return [
+                _claimed(tx.fetch("claim_shards", batch_id=want.batch_id, model=want.model, most=want.most, **self._terms()))
+                for want in wants
+            ]
+
+        return await self._database.write(claim)
+
+    async def renew(self, leases: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+        """Extend leases of (batch, shard, epoch); answers those that are lost."""
+        held = list(leases)
+
+        def renew(tx: Transaction) -> list[tuple[str, int, int]]:
+            until = self._clock.now() + self._seconds
+            return [
+                (batch_id, shard, epoch)
+                for batch_id, shard, epoch in held
+                if not tx.execute("renew_shard", batch_id=batch_id, shard=shard, epoch=epoch, until=until)
+            ]
+
+        return await self._database.write(renew)
+
+    async def commit(self, segments: Sequence[Segment]) -> list[tuple[str, int, int]]:
+        """Commit segments and finish the shards that are done; answers the leases that are lost. Repeating changes nothing."""
+
+        def commit(tx: Transaction) -> list[tuple[str, int, int]]:
+            return [segment.lease for segment in segments if not _commit(tx, segment)]
+
+        return await self._database.write(commit)
+
+    async def recover(self, segments: Sequence[Segment]) -> None:
+        """Commit, with leases taken for the moment, what an earlier life recorded but did not commit."""
+
+        def recover(tx: Transaction) -> None:
+            for segment in segments:
+                for claimed in _claimed(tx.fetch("claim_shard", batch_id=segment.batch_id, shard=segment.shard, **self._terms())):
+                    mine = msgspec.structs.replace(segment, epoch=claimed.epoch)
+                    _commit(tx, mine)
+                    tx.execute("release_shard", batch_id=mine.batch_id, shard=mine.shard, epoch=mine.epoch)
+
+        await self._database.write(recover)
+
+    async def reopen(self, batch_id: str, shards: Iterable[int]) -> None:
+        """Queue shards again that are called done and are not."""
+        rows = [{"batch_id": batch_id, "shard": shard} for shard in shards]
+        await self._database.write(lambda tx: tx.execute_many("reopen_shard", rows))
+
+    def _terms(self) -> dict[str, object]:
+        now = self._clock.now()
+        return {"owner": self._owner, "now": now, "until": now + self._seconds}
+
+
+def _claimed(rows: Sequence[object]) -> list[Claimed]:
+    found = msgspec.convert(rows, list[_Row])
+    return sorted((Claimed(row.shard, range(row.first_row, row.first_row + row.row_count), row.epoch) for row in found), key=_shard)
+
+
+def _shard(claimed: Claimed) -> int:
+    return claimed.shard
+
+
+class _Row(msgspec.Struct):
+    shard: int
+    first_row: int
+    row_count: int
+    epoch: int
+
+
+def _commit(tx: Transaction, segment: Segment) -> bool:
+    tally = segment.tally
+    batch_id, shard, epoch = segment.lease
+    touched = tx.execute(
+        "commit_segment",
+        batch_id=batch_id, shard=shard, epoch=epoch, seq=segment.seq, object=segment.object,
+        start_byte=segment.start_byte, end_byte=segment.end_byte, completed=tally.completed, failed=tally.failed,
+        input_tokens=tally.input_tokens, cached_tokens=tally.cached_tokens,
+        output_tokens=tally.output_tokens, reasoning_tokens=tally.reasoning_tokens,
+    )  # fmt: skip
+    if segment.done:
+        touched += tx.execute("finish_shard", batch_id=batch_id, shard=shard, epoch=epoch)
+    return touched > 0

@@ -1,0 +1,68 @@
+"""One Run stream to one incarnation of an engine: what it may still be sent, and what it has and has not answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from haywain.engine.v1 import engine_pb2
+from haywain.openai import ENDPOINTS
+from services.scheduler.batch import Attempt, Key
+from services.scheduler.calls import Call
+from services.scheduler.results import ResultLines
+
+__all__ = ["Link", "names_of"]
+
+
+def names_of(engine: engine_pb2.Engine) -> dict[str, engine_pb2.ModelDescription]:
+    """Give the engine's models by every id that means them."""
+    return {name: model for model in engine.models for name in (*model.aliases, model.model)}
+
+
+class Link:
+    """The stream's book-keeping; `Engines` moves the messages, `Dispatcher` decides."""
+
+    def __init__(self, engine: engine_pb2.Engine) -> None:
+        """Nothing is sent before the engine grants credits."""
+        self.engine = engine
+        self._models = names_of(engine)
+        self._lines: dict[str, ResultLines] = {}
+        self.keys = frozenset(self._keys())
+        self.credits = 0
+        self.attempts: dict[int, Attempt] = {}
+        """Rows in flight, by sequence id, the longest there first."""
+        self.calls: dict[int, Call] = {}
+        self.ghosts: set[int] = set()
+        """Sequences that were given up and have not ended at the engine yet."""
+        self.cancels: list[int] = []
+        """Sequences to cancel with the next message."""
+        self.probing = False
+        """Only suspects may be sent until it is empty of rows."""
+        self.draining = False
+        self.ended = 0
+        self.wake = asyncio.Event()
+
+    @property
+    def active(self) -> int:
+        """Count the sequences sent and not ended."""
+        return len(self.attempts) + len(self.calls) + len(self.ghosts)
+
+    def lines(self, model: str) -> ResultLines:
+        """Give what builds result lines for a model."""
+        found = self._lines.get(model)
+        if found is None:
+            found = self._lines[model] = ResultLines(self.engine, self._models[model].digest)
+        return found
+
+    def give_up(self, sequence_id: int) -> None:
+        """Cancel a sequence; whatever the engine says of it later is ignored."""
+        self.ghosts.add(sequence_id)
+        self.cancels.append(sequence_id)
+        self.wake.set()
+
+    def _keys(self) -> Iterator[Key]:
+        for name, model in self._models.items():
+            for endpoint in model.endpoints or ENDPOINTS:
+                yield name, endpoint, False
+                if model.deterministic:
+                    yield name, endpoint, True

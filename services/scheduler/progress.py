@@ -1,0 +1,84 @@
+"""How far batches are: counts of recorded rows, rates over the last seconds, why nothing runs, and who wants to hear of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from haywain.clock import timestamp
+from haywain.engine.v1 import engine_pb2
+from haywain.scheduler.v1 import scheduler_pb2 as pb
+from services.scheduler.batch import Batch, Tally
+
+__all__ = ["Changes", "counts", "describe", "usage"]
+
+_HINT_SECONDS = 0.2
+
+
+class Changes:
+    """Tells watchers which batches changed, a few times a second at most."""
+
+    def __init__(self) -> None:
+        """Start without watchers."""
+        self._watchers: dict[object, tuple[set[str], asyncio.Event]] = {}
+
+    def add(self, batch_id: str) -> None:
+        """Say that a batch changed."""
+        for changed, event in self._watchers.values():
+            changed.add(batch_id)
+            event.set()
+
+    async def watch(self) -> AsyncIterator[set[str]]:
+        """Yield sets of changed batches until the watcher leaves."""
+        with self._watching() as (changed, event):
+            while True:
+                await event.wait()
+                event.clear()
+                yield set(changed)
+                changed.clear()
+                await asyncio.sleep(_HINT_SECONDS)
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[tuple[set[str], asyncio.Event]]:
+        watcher, entry = object(), (set[str](), asyncio.Event())
+        self._watchers[watcher] = entry
+        try:
+            yield entry
+        finally:
+            del self._watchers[watcher]
+
+
+def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason]) -> pb.Progress:
+    """Make the message; `why` is asked when no row runs."""
+    ended = batch.ended
+    rows, tokens = batch.meter.rates()
+    state = pb.Progress.STATE_SEALED if batch.submission.sealed else pb.Progress.STATE_ENDED if ended else pb.Progress.STATE_ACTIVE
+    total = batch.submission.row_count
+    return pb.Progress(
+        batch_id=batch.batch_id,
+        state=state,
+        counts=counts(total, batch.tally),
+        usage=usage(batch.tally),
+        queued=0 if ended else total - batch.accepted - batch.running,
+        running=batch.running,
+        rows_per_second=rows,
+        tokens_per_second=tokens,
+        start_time=timestamp(batch.start_time),
+        waiting_reason=pb.Progress.WAITING_REASON_UNSPECIFIED if ended or batch.running else why(batch),
+    )
+
+
+def counts(total: int, tally: Tally) -> pb.RowCounts:
+    """Make the message."""
+    return pb.RowCounts(total=total, completed=tally.completed, failed=tally.failed)
+
+
+def usage(tally: Tally) -> engine_pb2.Usage:
+    """Make the message."""
+    return engine_pb2.Usage(
+        input_tokens=tally.input_tokens,
+        cached_tokens=tally.cached_tokens,
+        output_tokens=tally.output_tokens,
+        reasoning_tokens=tally.reasoning_tokens,
+    )

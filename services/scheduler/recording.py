@@ -1,0 +1,99 @@
+"""From an engine's word to a recorded row: each row once, whatever engines say twice, late, or never asked.
+
+Of every result: the attempt is over → dropped; the engine's own fault → tried again, a bounded number of times; else a line goes to
+the journal, and once it is synced the row counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from haywain import log
+from haywain.engine.v1 import engine_pb2
+from services.scheduler.batch import Attempt, Batch, Held, Tally
+from services.scheduler.journal import Group, Journal, Journals
+from services.scheduler.results import ResultLines, unrun_line
+
+__all__ = ["Recorder"]
+
+_TOKENS_MAX = 1 << 32
+_log = log.get()
+
+_Note = tuple[Held, bool, int, int, int, int]
+
+
+class Recorder:
+    """Accepts the outcomes of rows."""
+
+    def __init__(self, journals: Journals, max_attempts: int) -> None:
+        """`max_attempts` is how often engines may refuse a row as retryable."""
+        self._journals = journals
+        self._max_attempts = max_attempts
+        self.retry: Callable[[Attempt], None] = lambda attempt: attempt.held.give_back([attempt])
+        """Called with a row that is to be tried again, later."""
+        self.recorded: Callable[[Batch, list[Held]], None] = lambda batch, held: None
+        """Called when rows were recorded, with the shards they are of."""
+        self.dropped = 0
+        """Results that came for nothing: late, repeated, or of a lost lease."""
+
+    def ended(self, attempt: Attempt, result: engine_pb2.SequenceResult, lines: ResultLines) -> None:
+        """Take an engine's result for a row in flight."""
+        held = attempt.held
+        if held.over or held.batch.recorded[attempt.row]:
+            self.dropped += 1
+            return
+        if result.status_code != 200 and (result.retryable or result.error.code == "cancelled"):
+            if attempt.attempt < self._max_attempts:
+                attempt.attempt += 1
+                self.retry(attempt)
+                return
+            result.error.code = "engine_error"
+        line, good = lines.build(held.batch.prefix, attempt, result)
+        if not good:
+            self._accept(attempt, line, (held, False, 0, 0, 0, 0))
+            return
+        used = result.usage
+        self._accept(
+            attempt,
+            line,
+            (held, True, used.input_tokens, used.cached_tokens, used.output_tokens, used.reasoning_tokens),
+        )
+
+    def failed(self, attempt: Attempt, code: str, message: str) -> None:
+        """Record a row that no engine answered as failed."""
+        held = attempt.held
+        if held.over or held.batch.recorded[attempt.row]:
+            return
+        line = unrun_line(held.batch.prefix, attempt.row, attempt.custom_id, attempt.line, (code, message))
+        self._accept(attempt, line, (held, False, 0, 0, 0, 0))
+
+    def _accept(self, attempt: Attempt, line: bytes, note: _Note) -> None:
+        held = attempt.held
+        held.batch.recorded[attempt.row] = 1 if note[1] else 2
+        held.batch.accepted += 1
+        self._journals.append(held.batch.journal, line, note)
+
+    def synced(self, journal: Journal, group: Group) -> None:
+        """Count the rows of lines that are on disk now."""
+        tallies: dict[Held, Tally] = {}
+        held: Held
+        for held, good, used, cached, output, reasoning in group.notes:
+            tally = tallies.get(held)
+            if tally is None:
+                tally = tallies[held] = Tally()
+            if good:
+                tally.completed += 1
+                tally.input_tokens += min(max(used, 0), _TOKENS_MAX)
+                tally.cached_tokens += min(max(cached, 0), _TOKENS_MAX)
+                tally.output_tokens += min(max(output, 0), _TOKENS_MAX)
+                tally.reasoning_tokens += min(max(reasoning, 0), _TOKENS_MAX)
+            else:
+                tally.failed += 1
+        for held, tally in tallies.items():
+            held.delta.add(tally)
+            held.unrecorded -= tally.rows
+            held.batch.tally.add(tally)
+            held.batch.meter.add(tally.rows, tally.output_tokens)
+        if tallies:
+            batch = next(iter(tallies)).batch
+            self.recorded(batch, list(tallies))

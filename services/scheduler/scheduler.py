@@ -1,0 +1,207 @@
+"""The scheduler, put together: what is made of what, and the loops that run.
+
+intake ─▶ dispatcher ─▶ engines (a stream each) ─▶ returns ─▶ recorder ─▶ journals ─▶ checkpoints
+              ▲  claims                                 │
+              └──────────── tried again ────────────────┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from pathlib import Path
+
+from google.protobuf import json_format
+
+from haywain import errors
+from haywain.blobs import BlobStore, DirectoryBlobStore, mapped
+from haywain.clock import Clock, SystemClock
+from haywain.db import Database, open_database
+from haywain.engine.v1 import engine_pb2
+from haywain.scheduler.v1 import scheduler_pb2 as pb
+from haywain.settings import Settings
+from services.scheduler.batch import Batch, Held
+from services.scheduler.calls import Call
+from services.scheduler.checkpoints import Checkpoints
+from services.scheduler.claims import Claims
+from services.scheduler.dispatch import Dispatcher
+from services.scheduler.engines import Engines
+from services.scheduler.intake import Intake
+from services.scheduler.journal import Group, Journal, Journals
+from services.scheduler.leases import Leases
+from services.scheduler.link import names_of
+from services.scheduler.progress import Changes, describe
+from services.scheduler.recording import Recorder
+from services.scheduler.returns import Returns
+from services.scheduler.sealing import Sealing
+from services.scheduler.store import Store
+
+__all__ = ["Scheduler"]
+
+_BACKLOG_BYTES = 64 * 1024 * 1024
+"""Result lines that may wait for the disk before rows must."""
+_SWEEP_SECONDS = 60.0
+_ENGINES_KEPT_SECONDS = 86_400.0
+
+
+class Scheduler:
+    """Everything of one data folder."""
+
+    def __init__(self, settings: Settings, database: Database, blobs: BlobStore, clock: Clock) -> None:
+        """Use `open`."""
+        mine = settings.scheduler
+        self.settings = mine
+        self._clock = clock
+        self._blobs = blobs
+        self._database = database
+        self._store = Store(database)
+        leases = Leases(database, mine.replica, mine.lease_seconds, clock)
+        self.intake = Intake(self._store, leases, blobs, settings.data / "incremental", clock)
+        self._journals = Journals(self._synced, self._disk_changed)
+        self._recorder = recorder = Recorder(self._journals, mine.max_attempts)
+        self._claims = Claims(leases, mine.lease_seconds, self.intake.batches)
+        self.dispatcher = Dispatcher(mine, clock, self._claims, recorder)
+        self._returns = Returns(mine, clock, self.dispatcher, recorder)
+        self.engines = Engines(mine, clock, self.dispatcher, self._returns)
+        self._checkpoints = Checkpoints(leases, self._claims, mine.checkpoint_seconds)
+        self.changes = Changes()
+        self._sealing = Sealing(self._store, blobs)
+        self._lock = -1
+        self.intake.added = self.dispatcher.add
+        self.dispatcher.started = self.intake.start
+        self.dispatcher.paused = self._full
+        recorder.recorded = self._recorded
+        self._checkpoints.finished = self._finished
+
+    @classmethod
+    async def open(cls, settings: Settings, clock: Clock | None = None) -> Scheduler:
+        """Open the data folder and find its batches again. Raises SettingsError when another scheduler has it."""
+        lock = _lock(settings.data / "scheduler.lock")
+        database = await open_database(settings.db.url, Path(__file__).parent / "sql", settings.data / "scheduler.db")
+        scheduler = cls(settings, database, DirectoryBlobStore(settings.data / "blobs"), clock or SystemClock())
+        scheduler._lock = lock
+        await scheduler.intake.load()
+        for text in await scheduler._store.engines(scheduler._clock.now() - _ENGINES_KEPT_SECONDS):
+            scheduler.engines.remember(json_format.Parse(text, engine_pb2.Engine(), ignore_unknown_fields=True))
+        return scheduler
+
+    async def run(self) -> None:
+        """Run the loops until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for loop in (self._journals, self._claims, self._checkpoints, self._returns, self.engines):
+                    group.create_task(loop.run(), name=type(loop).__name__)
+                group.create_task(self._sweep(), name="sweep")
+        finally:
+            self._sealing.close()
+
+    async def close(self) -> None:
+        """Let go of the data folder."""
+        for batch in self.intake.batches.values():
+            batch.journal.close()
+            batch.input.close()
+        await self._database.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+
+    async def submit(self, request: pb.SubmitBatchRequest) -> None:
+        """Take a batch in. Raises CapacityExceeded, far above the capacity that batches are created by."""
+        capacity = 2 * self.settings.intake_rows
+        waiting = self.intake.waiting_rows()
+        if request.batch_id not in self.intake.batches and waiting and waiting + request.row_count > capacity:
+            raise errors.CapacityExceeded(f"{waiting} rows wait; {request.row_count} more are over {capacity}.", retry_after=10)
+        batch = await self.intake.submit(request)
+        self.changes.add(batch.batch_id)
+
+    async def stop(self, batch_id: str, reason: int) -> Batch:
+        """Stop a batch: when this returns nothing more of it will be recorded. Raises BatchMissing."""
+        batch = await self.intake.stop(batch_id, reason)
+        self.dispatcher.remove(batch)
+        await self._journals.flushed(batch.journal)
+        self._finished(batch)
+        self.changes.add(batch_id)
+        return batch
+
+    async def seal(self, batch_id: str) -> pb.SealBatchResponse:
+        """Write a batch's output and error blobs. Raises BatchMissing, Conflict while rows run."""
+        batch = self.intake.get(batch_id)
+        if not batch.ended:
+            raise errors.Conflict(f"Batch '{batch_id}' has rows that wait or run.")
+        await self._journals.flushed(batch.journal)
+        sealed = await self._sealing.seal(batch)
+        self.changes.add(batch_id)
+        return sealed
+
+    async def forget(self, batch_id: str) -> None:
+        """Drop what is kept of a batch. Raises Conflict while rows run."""
+        batch = self.intake.batches.get(batch_id)
+        if batch is not None and not batch.ended:
+            raise errors.Conflict(f"Batch '{batch_id}' has rows that wait or run.")
+        await self.intake.forget(batch_id)
+
+    def progress(self, batch: Batch) -> pb.Progress:
+        """Tell how far a batch is."""
+        return describe(batch, self.dispatcher.why)
+
+    async def register(self, engine: engine_pb2.Engine) -> None:
+        """Take an engine's registration or heartbeat."""
+        if self.engines.register(engine):
+            await self._store.put_engine(engine.engine_id, json_format.MessageToJson(engine, indent=None), self._clock.now())
+
+    def call(self, call: Call) -> None:
+        """Queue an interactive request. Raises ModelMissing, InvalidRequest, Unavailable, CapacityExceeded."""
+        if not self.dispatcher.serves(call.key):
+            raise self._no_engine(call)
+        self.dispatcher.call(call)
+
+    def _no_engine(self, call: Call) -> errors.HaywainError:
+        model, endpoint, _ = call.key
+        known = [names_of(entry.engine).get(model) for entry in self.engines.entries() if not entry.draining]
+        found = [description for description in known if description is not None]
+        if not found:
+            return errors.ModelMissing(f"The model '{model}' does not exist or is not served now.", param="model")
+        if not any(not description.endpoints or endpoint in description.endpoints for description in found):
+            return errors.InvalidRequest(f"The model '{model}' does not serve {endpoint}.", param="model")
+        return errors.Unavailable(f"No engine that serves the model '{model}' is connected.", retry_after=1)
+
+    # -- what the parts tell each other ---------------------------------------------------------------------------------------
+
+    def _synced(self, journal: Journal, group: Group) -> None:
+        self._recorder.synced(journal, group)
+
+    def _recorded(self, batch: Batch, held: list[Held]) -> None:
+        done = any(one.unrecorded <= 0 for one in held)
+        self._checkpoints.touch(batch, soon=done)
+        self.changes.add(batch.batch_id)
+
+    def _finished(self, batch: Batch) -> None:
+        if batch.ended:
+            self.dispatcher.remove(batch)
+            if not batch.journal.busy:
+                batch.journal.close()
+            batch.input.close()
+
+    def _full(self) -> bool:
+        return self._journals.stuck > 0 or self._journals.backlog > _BACKLOG_BYTES
+
+    def _disk_changed(self) -> None:
+        if not self._full():
+            self.dispatcher.wake_all()
+
+    async def _sweep(self) -> None:
+        while True:
+            await self.intake.sweep(self._clock.now() - self.settings.incremental_retention_seconds)
+            await asyncio.sleep(_SWEEP_SECONDS)
+
+
+def _lock(path: Path) -> int:
+    with mapped(str(path)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise errors.SettingsError(f"{path.parent}: another scheduler runs on this data folder") from None
+    return file

@@ -1,0 +1,118 @@
+"""Making a sealed batch's files blobs, and remembering them. Sealing twice gives the same; two callers share one run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import msgspec
+
+from haywain import errors
+from haywain.blobs import BlobStore, mapped
+from haywain.scheduler.v1 import scheduler_pb2 as pb
+from services.scheduler.batch import Batch
+from services.scheduler.progress import counts, usage
+from services.scheduler.seal import Plan, Sealed, Sealer
+from services.scheduler.store import Store
+
+__all__ = ["Sealing"]
+
+_UNRUN: dict[int, tuple[str, str]] = {
+    pb.StopBatchRequest.REASON_CANCELLED: ("batch_cancelled", "This request was not executed: the batch was cancelled."),
+    pb.StopBatchRequest.REASON_EXPIRED: (
+        "batch_expired",
+        "This request could not be executed before the completion window expired.",
+    ),
+    pb.StopBatchRequest.REASON_FAILED: ("batch_failed", "This request was not executed: the batch failed."),
+}
+
+
+class _Both(msgspec.Struct, frozen=True):
+    output: Sealed
+    error: Sealed
+
+
+class Sealing:
+    """Seals batches, one after the other."""
+
+    def __init__(self, store: Store, blobs: BlobStore) -> None:
+        """The sealing process starts when it is first needed."""
+        self._store = store
+        self._blobs = blobs
+        self._sealer = Sealer()
+        self._running: dict[str, asyncio.Task[_Both]] = {}
+
+    async def seal(self, batch: Batch) -> pb.SealBatchResponse:
+        """Seal a batch that ended. Raises StorageFull, Unavailable."""
+        both = await self._known(batch) or await self._joined(batch)
+        tally = batch.tally
+        tally.completed, tally.failed = both.output.lines, both.error.lines
+        return pb.SealBatchResponse(
+            output=_message(_key("output", batch), both.output),
+            error=_message(_key("error", batch), both.error),
+            counts=counts(batch.submission.row_count, tally),
+            usage=usage(tally),
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        for running in self._running.values():
+            running.cancel()
+        self._sealer.close()
+
+    async def _known(self, batch: Batch) -> _Both | None:
+        if not batch.submission.sealed:
+            return None
+        both = msgspec.json.decode(batch.submission.sealed, type=_Both)
+        for kind, sealed in (("output", both.output), ("error", both.error)):
+            if sealed.lines and await self._blobs.size(_key(kind, batch)) != sealed.size:
+                return None
+        return both
+
+    async def _joined(self, batch: Batch) -> _Both:
+        running = self._running.get(batch.batch_id)
+        if running is None:
+            running = self._running[batch.batch_id] = asyncio.create_task(self._seal(batch))
+            running.add_done_callback(lambda _: self._running.pop(batch.batch_id, None))
+        return await asyncio.shield(running)  # a caller that leaves does not stop it
+
+    async def _seal(self, batch: Batch) -> _Both:
+        terms = batch.submission
+        output, error = self._blobs.scratch(), self._blobs.scratch()
+        plan = Plan(
+            input=str(batch.input.path), index=str(batch.index), journal=str(batch.journal.path), prefix=batch.prefix,
+            row_count=terms.row_count, unrun=_UNRUN.get(batch.stop_reason, _UNRUN[pb.StopBatchRequest.REASON_FAILED]),
+            output=str(output), error=str(error),
+        )  # fmt: skip
+        try:
+            with mapped(f"sealing {batch.batch_id}"):
+                both = _Both(*await self._sealer.seal(plan))
+            for path, kind, sealed in ((output, "output", both.output), (error, "error", both.error)):
+                if sealed.lines:
+                    await self._blobs.publish(path, _key(kind, batch))
+        except BrokenProcessPool as broken:
+            raise errors.Unavailable("the sealing process died", retry_after=1) from broken
+        finally:
+            await asyncio.to_thread(_remove, output, error)
+        sealed_json = msgspec.json.encode(both).decode()
+        await self._store.seal(batch.batch_id, sealed_json)
+        batch.submission = msgspec.structs.replace(terms, sealed=sealed_json)
+        return both
+
+
+def _key(kind: str, batch: Batch) -> str:
+    return f"{kind}-{batch.batch_id}"
+
+
+def _message(key: str, sealed: Sealed) -> pb.SealedBlob | None:
+    if not sealed.lines:
+        return None
+    return pb.SealedBlob(blob_key=key, size_bytes=sealed.size, line_count=sealed.lines, sha256=sealed.sha256)
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        if os.path.lexists(path):
+            path.unlink()

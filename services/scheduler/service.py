@@ -1,0 +1,132 @@
+"""SchedulerService on the wire: translates messages to and from the domain, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from haywain import log, rpc
+from haywain.errors import InvalidRequest
+from haywain.scheduler.v1 import scheduler_pb2 as pb
+from haywain.scheduler.v1 import scheduler_pb2_grpc
+from haywain.settings import Settings
+from services.scheduler.calls import Call
+from services.scheduler.models import merged
+from services.scheduler.replay import lines_after
+from services.scheduler.scheduler import Scheduler
+
+__all__ = ["NAME", "SchedulerServicer", "serve"]
+
+NAME = "haywain.scheduler.v1.SchedulerService"
+_log = log.get()
+
+
+class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
+    """One method an RPC."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        """The scheduler runs elsewhere."""
+        self._scheduler = scheduler
+
+    async def SubmitBatch(self, request: pb.SubmitBatchRequest, context: Any) -> pb.SubmitBatchResponse:
+        """Take a batch in."""
+        await self._scheduler.submit(request)
+        return pb.SubmitBatchResponse()
+
+    async def GetProgress(self, request: pb.GetProgressRequest, context: Any) -> pb.GetProgressResponse:
+        """Tell how far batches are."""
+        return pb.GetProgressResponse(progress=self._progress(request.batch_ids))
+
+    async def WatchProgress(self, request: pb.WatchProgressRequest, context: Any) -> AsyncIterator[pb.WatchProgressResponse]:
+        """Stream the progress of batches that change."""
+        async for changed in self._scheduler.changes.watch():
+            if progress := self._progress(changed):
+                yield pb.WatchProgressResponse(progress=progress)
+
+    async def StopBatch(self, request: pb.StopBatchRequest, context: Any) -> pb.StopBatchResponse:
+        """Stop a batch."""
+        if request.reason == pb.StopBatchRequest.REASON_UNSPECIFIED:
+            raise InvalidRequest("a batch is stopped for a reason", param="reason")
+        batch = await self._scheduler.stop(request.batch_id, request.reason)
+        return pb.StopBatchResponse(progress=self._scheduler.progress(batch))
+
+    async def SealBatch(self, request: pb.SealBatchRequest, context: Any) -> pb.SealBatchResponse:
+        """Write a batch's output and error blobs."""
+        return await self._scheduler.seal(request.batch_id)
+
+    async def ForgetBatch(self, request: pb.ForgetBatchRequest, context: Any) -> pb.ForgetBatchResponse:
+        """Drop what is kept of a batch."""
+        await self._scheduler.forget(request.batch_id)
+        return pb.ForgetBatchResponse()
+
+    async def ReadResults(self, request: pb.ReadResultsRequest, context: Any) -> AsyncIterator[pb.ReadResultsResponse]:
+        """Stream the lines recorded so far."""
+        journal = self._scheduler.intake.get(request.batch_id).journal
+        pieces = lines_after(journal.path, request.after_line, journal.end)
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            yield pb.ReadResultsResponse(data=piece[0], line=piece[1])
+
+    async def Complete(self, request: pb.CompleteRequest, context: Any) -> AsyncIterator[pb.CompleteResponse]:
+        """Run one request now."""
+        call = Call(request)
+        self._scheduler.call(call)
+        try:
+            while True:
+                event = await call.event()
+                yield event
+                if event.HasField("result"):
+                    return
+        finally:
+            self._scheduler.dispatcher.leave(call)
+
+    async def RegisterEngine(self, request: pb.RegisterEngineRequest, context: Any) -> pb.RegisterEngineResponse:
+        """Take a registration or heartbeat."""
+        await self._scheduler.register(request.engine)
+        return pb.RegisterEngineResponse(heartbeat_ms=self._scheduler.settings.heartbeat_ms)
+
+    async def DrainEngine(self, request: pb.DrainEngineRequest, context: Any) -> pb.DrainEngineResponse:
+        """Send an engine nothing more."""
+        return pb.DrainEngineResponse(engine=self._scheduler.engines.drain(request.engine_id))
+
+    async def ListEngines(self, request: pb.ListEnginesRequest, context: Any) -> pb.ListEnginesResponse:
+        """List the engines."""
+        return pb.ListEnginesResponse(engines=[entry.status() for entry in self._scheduler.engines.entries()])
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:
+        """List the models."""
+        engines = [entry.engine for entry in self._scheduler.engines.entries() if not entry.draining]
+        return pb.ListModelsResponse(models=merged(engines))
+
+    async def GetPoolStatus(self, request: pb.GetPoolStatusRequest, context: Any) -> pb.GetPoolStatusResponse:
+        """Tell how full the pool is."""
+        scheduler = self._scheduler
+        return pb.GetPoolStatusResponse(
+            intake_rows=scheduler.intake.waiting_rows(),
+            intake_capacity=scheduler.settings.intake_rows,
+            slots_active=scheduler.dispatcher.active,
+            slots_capacity=scheduler.settings.slots,
+            active_batches=sum(not batch.ended for batch in scheduler.intake.batches.values()),
+            engines=[entry.status() for entry in scheduler.engines.entries()],
+        )
+
+    def _progress(self, batch_ids: Any) -> list[pb.Progress]:
+        known = self._scheduler.intake.batches
+        return [self._scheduler.progress(known[batch_id]) for batch_id in batch_ids if batch_id in known]
+
+
+async def serve(settings: Settings, stopping: asyncio.Event) -> None:
+    """Run the scheduler until `stopping` is set."""
+    scheduler = await Scheduler.open(settings)
+    add = scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(scheduler.run())
+            async with rpc.serving(settings.address("scheduler"), [(SchedulerServicer(scheduler), add, NAME)], grace_seconds=0.5):
+                _log.info("scheduler.serving", address=settings.address("scheduler"))
+                stopped = asyncio.ensure_future(stopping.wait())
+                await asyncio.wait({stopped, running}, return_when=asyncio.FIRST_COMPLETED)
+                stopped.cancel()
+            running.cancel()
+    finally:
+        await scheduler.close()

@@ -1,0 +1,92 @@
+-- The scheduler's statements. A shard's life:
+--
+--     queued (0) ──claim_shards──▶ leased (1) ──finish_shard──▶ done (2)
+--         ▲                          │  ▲ lease_until passed: claim_shards again, by anybody
+--         └───────release_shard──────┘──┘
+--
+-- Every claim adds one to `epoch`. Whatever the holder writes later names the epoch it got, so a holder that lost its lease
+-- touches no row.
+
+-- name: insert_submission
+insert into submissions (batch_id, submit_order, tenant, endpoint, lane, expire_at, input_key, index_key, row_count,
+                         body_defaults, deterministic)
+ select :batch_id, coalesce(max(submissions.submit_order), 0) + 1, :tenant, :endpoint, :lane, :expire_at, :input_key, :index_key,
+        :row_count, :body_defaults, :deterministic
+   from submissions where true
+ on conflict (batch_id) do nothing
+
+-- name: insert_shard
+insert into shards (batch_id, shard, model, first_row, row_count) values (:batch_id, :shard, :model, :first_row, :row_count)
+
+-- name: list_submissions
+select * from submissions order by submit_order
+
+-- name: get_submission
+select * from submissions where batch_id = :batch_id
+
+-- name: list_shards
+select * from shards where batch_id = :batch_id order by shard
+
+-- name: total_segments
+select count(*) as segments, coalesce(max(end_byte), 0) as end_byte,
+       coalesce(sum(input_tokens), 0) as input_tokens, coalesce(sum(cached_tokens), 0) as cached_tokens,
+       coalesce(sum(output_tokens), 0) as output_tokens, coalesce(sum(reasoning_tokens), 0) as reasoning_tokens
+  from segments where batch_id = :batch_id
+
+-- name: start_submission
+update submissions set start_time = coalesce(start_time, :now) where batch_id = :batch_id
+
+-- name: stop_submission
+update submissions set stop_reason = :reason where batch_id = :batch_id and stop_reason = 0
+
+-- name: seal_submission
+update submissions set sealed = :sealed where batch_id = :batch_id
+
+-- name: delete_submission
+delete from submissions where batch_id = :batch_id
+
+-- name: release_own
+update shards set state = 0, owner = '', lease_until = 0 where state = 1 and owner = :owner
+
+-- name: claim_shards
+update shards set state = 1, epoch = shards.epoch + 1, owner = :owner, lease_until = :until
+  from (select batch_id, shard from shards
+         where batch_id = :batch_id and model = :model and state < 2 and lease_until < :now
+         order by batch_id, shard limit :most) as free
+ where shards.batch_id = free.batch_id and shards.shard = free.shard
+ returning shards.shard, shards.first_row, shards.row_count, shards.epoch
+
+-- name: claim_shard
+update shards set state = 1, epoch = shards.epoch + 1, owner = :owner, lease_until = :until
+ where batch_id = :batch_id and shard = :shard and state < 2 and lease_until < :now
+ returning shards.shard, shards.first_row, shards.row_count, shards.epoch
+
+-- name: renew_shard
+update shards set lease_until = :until where batch_id = :batch_id and shard = :shard and epoch = :epoch and state = 1
+
+-- name: release_shard
+update shards set state = 0, owner = '', lease_until = 0
+ where batch_id = :batch_id and shard = :shard and epoch = :epoch and state = 1
+
+-- name: finish_shard
+update shards set state = 2, owner = '', lease_until = 0
+ where batch_id = :batch_id and shard = :shard and epoch = :epoch and state = 1
+
+-- name: reopen_shard
+update shards set state = 0, owner = '', lease_until = 0 where batch_id = :batch_id and shard = :shard and state = 2
+
+-- name: commit_segment
+insert into segments (batch_id, shard, epoch, seq, object, start_byte, end_byte, completed, failed,
+                      input_tokens, cached_tokens, output_tokens, reasoning_tokens)
+ select :batch_id, :shard, :epoch, :seq, :object, :start_byte, :end_byte, :completed, :failed,
+        :input_tokens, :cached_tokens, :output_tokens, :reasoning_tokens
+   from shards
+  where shards.batch_id = :batch_id and shards.shard = :shard and shards.epoch = :epoch and shards.state = 1
+ on conflict (batch_id, shard, epoch, seq) do nothing
+
+-- name: put_engine
+insert into engines (engine_id, description, seen_at) values (:engine_id, :description, :now)
+ on conflict (engine_id) do update set description = excluded.description, seen_at = excluded.seen_at
+
+-- name: list_engines
+select description from engines where seen_at > :since order by engine_id

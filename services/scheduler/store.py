@@ -1,0 +1,116 @@
+"""Submissions in SQL: what must survive of a batch besides its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from haywain import errors
+from haywain.db import Database, Transaction
+from services.scheduler.batch import Submission, Tally
+
+__all__ = ["ShardRow", "Store", "Stored"]
+
+
+class ShardRow(msgspec.Struct, frozen=True):
+    """A shard as SQL has it; `state`: 0 queued, 1 leased, 2 done."""
+
+    shard: int
+    model: str
+    first_row: int
+    row_count: int
+    state: int = 0
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A submission with what belongs to it."""
+
+    submission: Submission
+    shards: list[ShardRow]
+    tally: Tally
+    """Tokens of committed segments; its rows are not counted here."""
+    end_byte: int
+    """Bytes of the journal that committed segments cover."""
+
+
+class Store:
+    """The submissions of one database."""
+
+    def __init__(self, database: Database) -> None:
+        """The database is open."""
+        self._database = database
+
+    async def submit(self, submission: Submission, shards: Sequence[ShardRow]) -> Stored:
+        """Store a submission and its shards, all or nothing; the one that is there already stays. Gives what is stored."""
+
+        def submit(tx: Transaction) -> Stored:
+            values = msgspec.to_builtins(submission)
+            if tx.execute("insert_submission", **{**values, "deterministic": int(submission.deterministic)}):
+                rows = [msgspec.to_builtins(shard) | {"batch_id": submission.batch_id} for shard in shards]
+                tx.execute_many("insert_shard", rows)
+            return _stored(tx, _get(tx, submission.batch_id))
+
+        return await self._database.write(submit)
+
+    async def load(self) -> list[Stored]:
+        """Read all submissions in the order of arrival."""
+
+        def load(tx: Transaction) -> list[Stored]:
+            found = msgspec.convert(tx.fetch("list_submissions"), list[Submission], strict=False)
+            return [_stored(tx, submission) for submission in found]
+
+        return await self._database.read(load)
+
+    async def get(self, batch_id: str) -> Submission:
+        """Read one. Raises BatchMissing."""
+        return await self._database.read(lambda tx: _get(tx, batch_id))
+
+    async def start(self, batch_id: str, now: float) -> float:
+        """Remember when the first row was dispatched; gives the first time that was remembered."""
+
+        def start(tx: Transaction) -> float:
+            tx.execute("start_submission", batch_id=batch_id, now=now)
+            return _get(tx, batch_id).start_time or now
+
+        return await self._database.write(start)
+
+    async def stop(self, batch_id: str, reason: int) -> int:
+        """Remember why a batch was stopped; gives the first reason that was remembered. Raises BatchMissing."""
+
+        def stop(tx: Transaction) -> int:
+            tx.execute("stop_submission", batch_id=batch_id, reason=reason)
+            return _get(tx, batch_id).stop_reason
+
+        return await self._database.write(stop)
+
+    async def seal(self, batch_id: str, sealed: str) -> None:
+        """Remember what sealing wrote."""
+        await self._database.write(lambda tx: tx.execute("seal_submission", batch_id=batch_id, sealed=sealed))
+
+    async def delete(self, batch_id: str) -> None:
+        """Forget a submission, its shards and segments."""
+        await self._database.write(lambda tx: tx.execute("delete_submission", batch_id=batch_id))
+
+    async def put_engine(self, engine_id: str, description: str, now: float) -> None:
+        """Remember an engine's description."""
+        await self._database.write(lambda tx: tx.execute("put_engine", engine_id=engine_id, description=description, now=now))
+
+    async def engines(self, since: float) -> list[str]:
+        """Read the descriptions remembered since a time."""
+        rows = await self._database.read(lambda tx: tx.fetch("list_engines", since=since))
+        return [str(row["description"]) for row in rows]
+
+
+def _get(tx: Transaction, batch_id: str) -> Submission:
+    row = tx.fetch_one("get_submission", batch_id=batch_id)
+    if row is None:
+        raise errors.BatchMissing(f"No batch found with id '{batch_id}'.")
+    return msgspec.convert(row, Submission, strict=False)
+
+
+def _stored(tx: Transaction, submission: Submission) -> Stored:
+    shards = msgspec.convert(tx.fetch("list_shards", batch_id=submission.batch_id), list[ShardRow])
+    total = tx.fetch_one("total_segments", batch_id=submission.batch_id) or {}
+    tokens = {name: value for name, value in total.items() if name.endswith("_tokens")}
+    return Stored(submission, shards, msgspec.convert(tokens, Tally), int(total.get("end_byte", 0)))
