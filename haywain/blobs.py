@@ -80,7 +80,7 @@ def mapped(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise errors.StorageFull(retry_after=10) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
             raise errors.SettingsError(f"{what}: {error}") from error
         raise errors.Unavailable(f"{what}: storage error {errno.errorcode.get(error.errno or 0, '?')}", retry_after=1) from error
 

@@ -15,8 +15,10 @@ def new(prefix: str) -> str:
     """Make an id: `prefix`, 12 hex digits of milliseconds, 4 of a counter within one, 16 random ones."""
     global _last_ms, _sequence  # noqa: PLW0603 - the counter is what keeps ids of one millisecond in order
     now_ms = time.time_ns() // 1_000_000
-    if now_ms <= _last_ms:
-        _sequence += 1
-    else:
+    if now_ms > _last_ms:
         _last_ms, _sequence = now_ms, 0
-    return f"{prefix}{_last_ms:012x}{_sequence & 0xFFFF:04x}{os.urandom(8).hex()}"
+    elif _sequence < 0xFFFF:
+        _sequence += 1
+    else:  # the clock stands or was set back: borrow from the next millisecond
+        _last_ms, _sequence = _last_ms + 1, 0
+    return f"{prefix}{_last_ms:012x}{_sequence:04x}{os.urandom(8).hex()}"
