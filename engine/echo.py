@@ -137,7 +137,7 @@ class EchoBackend:
         every = told.fail_every and self._count % told.fail_every == 0
         if every or (told.fail_containing and told.fail_containing in outcome.text):
             result = answers.engine_error(sequence.sequence_id, "The echo engine was told to fail this row.")
-            return outcome._replace(deltas=[], result=result)
+            return echo_text.Outcome(outcome.text, outcome.tokens, [], result)
         return outcome
 
     def _hangs(self, outcome: echo_text.Outcome) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from engine import answers
 from engine.chat import ChatRequest, parse_chat
@@ -18,7 +20,7 @@ CHAT_FIELDS: Final = openai.CHAT_FIELDS - {"logprobs", "top_logprobs", "logit_bi
 _WORDS: Final = re.compile(r"\s*\S+(?:\s+\Z)?|\s+\Z")
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, gc=False):
     """What a sequence comes to: known when it arrives, told when its time is up."""
 
     text: str

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,18 +93,10 @@ class Running:
         return caller
 
 
-@pytest.fixture
-def data() -> Iterator[Path]:
-    """Make a data folder whose sockets have short paths."""
-    folder = Path(tempfile.mkdtemp(prefix="hw", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder)
-
-
 @contextlib.asynccontextmanager
-async def engine_with(data: Path, **echo: Any) -> AsyncIterator[Running]:
+async def engine_with(data_dir: Path, **echo: Any) -> AsyncIterator[Running]:
     """Run `serve` with these echo settings."""
-    settings = Settings(data_dir=str(data), engine=EngineSettings(backend="echo", echo=EchoSettings(**echo)))
+    settings = Settings(data_dir=str(data_dir), engine=EngineSettings(backend="echo", echo=EchoSettings(**echo)))
     stopping = asyncio.Event()
     serving = asyncio.create_task(service.serve(settings, stopping))
     async with rpc.channel(settings.address("engine")) as channel:
@@ -119,9 +109,9 @@ async def engine_with(data: Path, **echo: Any) -> AsyncIterator[Running]:
             await serving
 
 
-async def test_describe_engine_says_what_is_served(data: Path) -> None:
+async def test_describe_engine_says_what_is_served(data_dir: Path) -> None:
     """The description has the backend, its slots, models, endpoints and fields, and an incarnation."""
-    async with engine_with(data, slots=3) as engine:
+    async with engine_with(data_dir, slots=3) as engine:
         described = (await rpc.call(engine.stub.DescribeEngine, pb.DescribeEngineRequest())).engine
     assert (described.backend, described.slots, described.engine_id) == ("echo", 3, "engine-0")
     assert described.incarnation
@@ -133,9 +123,9 @@ async def test_describe_engine_says_what_is_served(data: Path) -> None:
     assert "logprobs" not in model.fields
 
 
-async def test_a_row_is_answered_with_a_whole_chat_completion(data: Path) -> None:
+async def test_a_row_is_answered_with_a_whole_chat_completion(data_dir: Path) -> None:
     """The body is what the synchronous endpoint returns, usage counts words, and the credit comes back with it."""
-    async with engine_with(data, slots=2) as engine:
+    async with engine_with(data_dir, slots=2) as engine:
         caller = await engine.open()
         assert caller.credits == 4
         caller.send(sequence(7, "one two  three"))
@@ -157,9 +147,9 @@ async def test_a_row_is_answered_with_a_whole_chat_completion(data: Path) -> Non
     assert not result.HasField("error")
 
 
-async def test_credits_are_never_exceeded(data: Path) -> None:
+async def test_credits_are_never_exceeded(data_dir: Path) -> None:
     """What is sent without a credit is refused as retryable, costs no credit, and the rest runs."""
-    async with engine_with(data, slots=2, ms_per_row=20) as engine:
+    async with engine_with(data_dir, slots=2, ms_per_row=20) as engine:
         caller = await engine.open()
         caller.send(*(sequence(number) for number in range(10)))
         results = await caller.ended(*range(10))
@@ -169,9 +159,9 @@ async def test_credits_are_never_exceeded(data: Path) -> None:
     assert caller.credits == 4 + 4
 
 
-async def test_slots_are_never_exceeded(data: Path) -> None:
+async def test_slots_are_never_exceeded(data_dir: Path) -> None:
     """With 2 slots and 40 ms a row, 4 rows on 2 streams take two rounds: later ones have waited."""
-    async with engine_with(data, slots=2, ms_per_row=40) as engine:
+    async with engine_with(data_dir, slots=2, ms_per_row=40) as engine:
         one, two = await engine.open(), await engine.open()
         began = time.monotonic()
         one.send(sequence(1), sequence(2))
@@ -184,9 +174,9 @@ async def test_slots_are_never_exceeded(data: Path) -> None:
     assert waited[2] >= 30
 
 
-async def test_interactive_rows_take_the_next_free_slot(data: Path) -> None:
+async def test_interactive_rows_take_the_next_free_slot(data_dir: Path) -> None:
     """Among rows that wait, interactive ones go first, expedited ones before standard ones."""
-    async with engine_with(data, slots=1, ms_per_row=20) as engine:
+    async with engine_with(data_dir, slots=1, ms_per_row=20) as engine:
         batch, chat = await engine.open(), await engine.open()
         batch.send(sequence(1), sequence(2))
         await batch.ended(1)  # 2 runs now, or is about to
@@ -198,9 +188,9 @@ async def test_interactive_rows_take_the_next_free_slot(data: Path) -> None:
     assert batch.results[3].queue_ms > chat.results[10].queue_ms > chat.results[11].queue_ms
 
 
-async def test_cancel_by_id(data: Path) -> None:
+async def test_cancel_by_id(data_dir: Path) -> None:
     """A cancelled row ends with 499 whether it ran or waited, frees its slot, and unknown ids are ignored."""
-    async with engine_with(data, slots=1, hang_containing="hang") as engine:
+    async with engine_with(data_dir, slots=1, hang_containing="hang") as engine:
         caller = await engine.open()
         caller.send(sequence(1, "hang"), sequence(2, "waits"))
         caller.send(cancel=(2, 99))
@@ -214,9 +204,9 @@ async def test_cancel_by_id(data: Path) -> None:
     assert after.status_code == 200
 
 
-async def test_a_broken_stream_cancels_its_sequences(data: Path) -> None:
+async def test_a_broken_stream_cancels_its_sequences(data_dir: Path) -> None:
     """When a stream breaks, its slots are free for others."""
-    async with engine_with(data, slots=1, hang_containing="hang") as engine:
+    async with engine_with(data_dir, slots=1, hang_containing="hang") as engine:
         broken, other = await engine.open(), await engine.open()
         broken.send(sequence(1, "hang"), sequence(2, "hang"))
         other.send(sequence(1, "waits"))
@@ -225,9 +215,9 @@ async def test_a_broken_stream_cancels_its_sequences(data: Path) -> None:
     assert result.status_code == 200
 
 
-async def test_closing_the_callers_side_lets_rows_end(data: Path) -> None:
+async def test_closing_the_callers_side_lets_rows_end(data_dir: Path) -> None:
     """A caller that has sent everything gets every result and then the end of the stream."""
-    async with engine_with(data, slots=2, ms_per_row=5) as engine:
+    async with engine_with(data_dir, slots=2, ms_per_row=5) as engine:
         caller = await engine.open()
         caller.send(sequence(1), sequence(2), sequence(3))
         caller.close()
@@ -236,9 +226,9 @@ async def test_closing_the_callers_side_lets_rows_end(data: Path) -> None:
         assert (await caller.calling.code()).name == "OK"
 
 
-async def test_a_deadline_ends_rows_that_wait_and_rows_that_run(data: Path) -> None:
+async def test_a_deadline_ends_rows_that_wait_and_rows_that_run(data_dir: Path) -> None:
     """Past its deadline a row ends with row_timeout, not retryable, and its slot goes to the next one."""
-    async with engine_with(data, slots=1, hang_containing="hang") as engine:
+    async with engine_with(data_dir, slots=1, hang_containing="hang") as engine:
         caller, other = await engine.open(), await engine.open()
         soon = clock.timestamp(time.time() + 0.05)
         caller.send(sequence(1, "hang", deadline=soon), sequence(2, "waits", deadline=clock.timestamp(time.time() - 1)))
@@ -250,9 +240,9 @@ async def test_a_deadline_ends_rows_that_wait_and_rows_that_run(data: Path) -> N
     assert in_time.status_code == 200
 
 
-async def test_chunks_come_in_order_and_before_the_result(data: Path) -> None:
+async def test_chunks_come_in_order_and_before_the_result(data_dir: Path) -> None:
     """A streamed row's chunks are the role, a word each, the finish reason and the usage; then its result."""
-    async with engine_with(data, slots=2, ms_per_token=3) as engine:
+    async with engine_with(data_dir, slots=2, ms_per_token=3) as engine:
         caller = await engine.open()
         body = {"stream": True, "stream_options": {"include_usage": True}}
         caller.send(sequence(1, "one  two three", stream=True, body=body))
@@ -269,9 +259,9 @@ async def test_chunks_come_in_order_and_before_the_result(data: Path) -> None:
     assert sum(1 for message in caller.messages if message.deltas) >= 3, "words come as their time comes"
 
 
-async def test_results_of_one_pass_share_a_message(data: Path) -> None:
+async def test_results_of_one_pass_share_a_message(data_dir: Path) -> None:
     """A message of rows that need no time is answered by one message, and by several where 128 rows don't hold it."""
-    async with engine_with(data, slots=150) as engine:
+    async with engine_with(data_dir, slots=150) as engine:
         caller = await engine.open()
         caller.send(*(sequence(number) for number in range(100)))
         await caller.ended(*range(100))
@@ -282,9 +272,9 @@ async def test_results_of_one_pass_share_a_message(data: Path) -> None:
     assert caller.credits == 300 + 300
 
 
-async def test_large_results_are_cut_into_messages_by_size(data: Path) -> None:
+async def test_large_results_are_cut_into_messages_by_size(data_dir: Path) -> None:
     """A message holds at most 1 MiB of bodies, unless one alone is larger."""
-    async with engine_with(data, slots=8) as engine:
+    async with engine_with(data_dir, slots=8) as engine:
         caller = await engine.open()
         sizes = (400_000, 400_000, 400_000, 1_500_000, 10)
         caller.send(*(sequence(number, "x" * size) for number, size in enumerate(sizes)))
@@ -292,9 +282,9 @@ async def test_large_results_are_cut_into_messages_by_size(data: Path) -> None:
     assert [len(message.results) for message in caller.messages] == [0, 2, 1, 1, 1]
 
 
-async def test_ids_are_the_streams_own(data: Path) -> None:
+async def test_ids_are_the_streams_own(data_dir: Path) -> None:
     """Two streams may use the same ids at the same time, each gets its own answers; one stream may not."""
-    async with engine_with(data, slots=4, ms_per_row=10) as engine:
+    async with engine_with(data_dir, slots=4, ms_per_row=10) as engine:
         one, two = await engine.open(), await engine.open()
         one.send(sequence(1, "from one"))
         two.send(sequence(1, "from two"))
@@ -319,10 +309,10 @@ async def test_ids_are_the_streams_own(data: Path) -> None:
     ],
 )
 async def test_a_bad_row_is_a_result_and_not_an_error(
-    data: Path, fields: dict[str, Any], status: int, code: str, param: str
+    data_dir: Path, fields: dict[str, Any], status: int, code: str, param: str
 ) -> None:
     """What can't be run is answered with its status, an OpenAI envelope, and the stream goes on."""
-    async with engine_with(data, slots=1) as engine:
+    async with engine_with(data_dir, slots=1) as engine:
         caller = await engine.open()
         caller.send(sequence(1, **fields), sequence(2))
         bad, good = await caller.ended(1, 2)
@@ -332,20 +322,22 @@ async def test_a_bad_row_is_a_result_and_not_an_error(
     assert good.status_code == 200
 
 
-async def test_a_caller_that_floods_and_does_not_read_is_not_read(data: Path) -> None:
+async def test_a_caller_that_floods_and_does_not_read_is_not_read(data_dir: Path) -> None:
     """Refusals that nobody reads don't pile up: the engine stops reading, and goes on when the caller does."""
-    async with engine_with(data, slots=1, hang_containing="hang") as engine:
+    async with engine_with(data_dir, slots=1, hang_containing="hang") as engine:
         caller = await engine.open()
         caller.send(*(sequence(number, "hang") for number in range(2)))
         for start in range(2, 4_002, 100):
             caller.send(*(sequence(number) for number in range(start, start + 100)))
         results = await caller.ended(*range(2, 4_002))
+        caller.send(cancel=(0, 1))
+        await caller.ended(0, 1)
     assert {result.status_code for result in results} == {503}
 
 
-async def test_stopping_refuses_what_waits_and_lets_what_runs_end(data: Path) -> None:
+async def test_stopping_refuses_what_waits_and_lets_what_runs_end(data_dir: Path) -> None:
     """On a stop, running rows get their answer, waiting and new ones are refused as retryable, and the process ends."""
-    async with engine_with(data, slots=1, ms_per_token=20) as engine:
+    async with engine_with(data_dir, slots=1, ms_per_token=20) as engine:
         caller = await engine.open()
         caller.send(sequence(1, "a b c d", stream=True), sequence(2))
         await caller.until(lambda: any(message.deltas for message in caller.messages))
@@ -358,10 +350,10 @@ async def test_stopping_refuses_what_waits_and_lets_what_runs_end(data: Path) ->
     assert caller.credits == 2, "no credit is given back by an engine that stops"
 
 
-async def test_stopping_breaks_off_what_does_not_end(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stopping_breaks_off_what_does_not_end(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that doesn't end in time gets no result, so that it runs elsewhere: its stream breaks."""
     monkeypatch.setattr(service, "_DRAIN_SECONDS", 0.05)
-    async with engine_with(data, slots=2, hang_containing="hang") as engine:
+    async with engine_with(data_dir, slots=2, hang_containing="hang") as engine:
         caller = await engine.open()
         caller.send(sequence(1, "hang"), sequence(2))
         await caller.ended(2)

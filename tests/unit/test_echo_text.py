@@ -1,0 +1,85 @@
+"""What the echo backend answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from engine import echo_text
+
+
+def chat(text: str, *, stream: bool = False, **fields: Any) -> tuple[echo_text.Outcome, Any]:
+    """Answer one user message; the outcome and its decoded body."""
+    body = {"model": "echo", "messages": [{"role": "user", "content": text}], **fields}
+    outcome = echo_text.chat(1, json.dumps(body).encode(), stream)
+    return outcome, json.loads(outcome.result.body)
+
+
+@pytest.mark.parametrize("text", ["", " ", "a", " a  b\n", "\t\n a", "é\u2028x", "a b"])
+def test_words_joined_are_the_text(text: str) -> None:
+    """Pieces lose nothing, and there are as many as there are words (one for space alone)."""
+    pieces = echo_text.words(text)
+    assert "".join(pieces) == text
+    assert len(pieces) == max(len(text.split()), min(len(text), 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "most", "expected"),
+    [
+        ("a b c", [], None, ("a b c", "stop", 3)),
+        ("a b c", [], 3, ("a b c", "stop", 3)),
+        ("a b c", [], 2, ("a b", "length", 2)),
+        ("a b STOP c", ["STOP"], None, ("a b ", "stop", 2)),
+        ("a b STOP c", ["STOP", "b"], None, ("a ", "stop", 1)),
+        ("a b STOP c", ["STOP"], 1, ("a", "length", 1)),
+        ("a b", ["a"], 1, ("", "stop", 0)),
+    ],
+)
+def test_an_answer_is_cut_as_an_engine_would_have_stopped(
+    text: str, stops: list[str], most: int | None, expected: tuple[str, str, int]
+) -> None:
+    """The earliest stop string or the limit ends it, whichever comes first."""
+    assert echo_text.cut(text, stops, most) == expected
+
+
+def test_the_last_user_message_is_repeated() -> None:
+    """System and assistant messages are counted and not repeated."""
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "first"},
+        {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
+        {"role": "assistant", "content": "hm"},
+    ]
+    outcome = echo_text.chat(1, json.dumps({"model": "echo", "messages": messages}).encode(), stream=False)
+    body = json.loads(outcome.result.body)
+    assert body["choices"][0]["message"]["content"] == "one\ntwo"
+    assert (outcome.result.usage.input_tokens, outcome.result.usage.output_tokens) == (6, 2)
+
+
+def test_n_choices_are_counted_n_times() -> None:
+    """`n` gives as many choices, and usage counts each one's words."""
+    outcome, body = chat("a b c", n=3, max_tokens=2, seed=2**63 - 1)
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
+    assert body["usage"]["completion_tokens"] == outcome.tokens == outcome.result.usage.output_tokens == 6
+    assert outcome.result.seed == 2**63 - 1
+
+
+def test_a_seed_past_64_bits_is_taken_and_not_reported() -> None:
+    """The result's seed has 64 bits; a larger one leaves it unset."""
+    outcome, _ = chat("a", seed=2**63)
+    assert not outcome.result.HasField("seed")
+
+
+def test_chunks_of_each_choice_join_to_its_text() -> None:
+    """A stream says for each choice its role, its text and its end; usage only when asked for."""
+    outcome, body = chat("a  b\u2028", stream=True, n=2)
+    chunks = [json.loads(delta) for delta in outcome.deltas]
+    assert all(delta.isascii() for delta in outcome.deltas)
+    for choice in body["choices"]:
+        own = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == choice["index"]]
+        assert own[0]["delta"]["role"] == "assistant"
+        assert "".join(chunk["delta"].get("content", "") for chunk in own) == choice["message"]["content"]
+        assert [chunk["finish_reason"] for chunk in own] == [None] * (len(own) - 1) + ["stop"]
+    assert all(chunk["usage"] is None for chunk in chunks)
