@@ -69,7 +69,8 @@ class Chat:
                 f"The model '{name}' does not serve {ENDPOINT}.", code="unsupported_endpoint", param="model"
             )
         for field, value in members.items():
-            if model.fields and field not in model.fields and field not in {"model", "messages"} and value not in (None, False):
+            asked = value is not None and value is not False and field not in {"model", "messages"}
+            if asked and model.fields and field not in model.fields:
                 raise errors.InvalidRequest(
                     f"Unsupported parameter: '{field}' is not supported with this model.", code="unsupported_parameter", param=field
                 )

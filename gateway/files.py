@@ -29,6 +29,7 @@ STORE_SECONDS = 120.0
 MESSAGE_BYTES = 256 * 1024
 """smaller chunks are put together: a message costs the same whatever it holds"""
 _FIELDS = frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"})
+_WRITE_FAILED = "Internal error from Core"
 _Header = files_pb2.UploadFileRequest.Header
 _End = files_pb2.UploadFileRequest.End
 
@@ -213,8 +214,22 @@ async def _outcome(call: Any) -> files_pb2.UploadFileResponse:
     try:
         async with asyncio.timeout(STORE_SECONDS):
             answer: files_pb2.UploadFileResponse = await call
-    except grpc.aio.AioRpcError as error:
-        raise rpc.error_of(error) from None
+    except grpc.aio.AioRpcError:
+        raise rpc.error_of(await _final(call)) from None
     except TimeoutError:
         raise errors.DeadlineExceeded(retry_after=1) from None
     return answer
+
+
+async def _final(call: Any) -> grpc.aio.AioRpcError:
+    """Tell how the call ended.
+
+    A write that meets the end of the call makes grpc.aio say "internal error" until the real status, which says why, has arrived.
+    """
+    for _ in range(100):
+        if await call.details() != _WRITE_FAILED:
+            break
+        await asyncio.sleep(0.01)
+    return grpc.aio.AioRpcError(
+        await call.code(), await call.initial_metadata(), await call.trailing_metadata(), details=await call.details()
+    )

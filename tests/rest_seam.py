@@ -63,7 +63,8 @@ class RestMesh:
         self._thread.start()
         for name in self._serves:
             self.start(name)
-        self._envoy = subprocess.Popen(envoy.command(self.settings), stderr=(self.data / "envoy.log").open("wb"))
+        with (self.data / "envoy.log").open("wb") as output:
+            self._envoy = subprocess.Popen(envoy.command(self.settings), stderr=output)
         until("Envoy answers", self._answers)
         return self
 

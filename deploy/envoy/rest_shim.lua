@@ -33,7 +33,7 @@ function envoy_on_request(handle)
   headers:remove("grpc-timeout")                         -- a client could force 504
   headers:remove("grpc-encoding")
   headers:replace("x-haywain-rest", "1")
-  handle:streamInfo():dynamicMetadata():set("haywain", "rest", true)
+  handle:streamInfo():dynamicMetadata():set("haywain", "rest", headers:get(":method"))
   local path, query = headers:get(":path"):match("^([^?]*)%?(.*)$")
   if path then                                           -- query parameters would bind to any request field, path variables too:
     headers:replace(":path", path)                       -- the gateway parses the raw query itself
@@ -59,6 +59,10 @@ function envoy_on_response(handle)
   local code = tonumber(headers:get(":status"))
   if code < 400 or (status and not envelope) then          -- a body that the gateway made
     if length then headers:replace("content-length", length) end
+    return
+  end
+  if metadata["rest"] == "HEAD" then                       -- no body, whatever happens: it would run into the next answer
+    headers:remove("content-length")
     return
   end
   local body = handle:body(true)                           -- may yield: every wrapper fetched before is dead after it
