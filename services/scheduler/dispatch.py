@@ -22,6 +22,7 @@ from services.scheduler.batch import Attempt, Batch, Key
 from services.scheduler.calls import Call, Calls
 from services.scheduler.claims import Claims
 from services.scheduler.link import Link
+from services.scheduler.links import Links
 from services.scheduler.policy import Turns
 from services.scheduler.recording import Recorder
 from services.scheduler.rows import BadLine
@@ -50,14 +51,11 @@ class Dispatcher:
         self._turn_served: dict[Key, int] = {}
         self._served = 0
         self._suspects: dict[Key, Suspects] = {}
-        self.links: set[Link] = set()
-        self._links: dict[Key, set[Link]] = {}
+        self.links = Links()
         self._batches: dict[int, Batch] = {}
         self._deadlines: dict[int, Timestamp | None] = {}
         self._sequence = 0
         self.calls = Calls()
-        self.active = 0
-        """Sequences sent and not ended."""
         self.paused: Callable[[], bool] = lambda: False
         """Tells whether rows must wait because their results could not be stored."""
         self.started: Callable[[Batch], Awaitable[None]] | None = None
@@ -79,10 +77,7 @@ class Dispatcher:
         self._batches.pop(order, None)
         for turns in self._turns.values():
             turns.drop(order)
-        for link in self.links:
-            for sequence_id in [number for number, attempt in link.attempts.items() if attempt.held.batch is batch]:
-                del link.attempts[sequence_id]
-                link.give_up(sequence_id)
+        self.links.give_up_batch(batch)
         batch.running = 0
 
     def refresh(self, batch: Batch, model: str) -> None:
@@ -98,7 +93,7 @@ class Dispatcher:
         terms = batch.submission
         deadline = _FOREVER if terms.expire_at is None else int(terms.expire_at * 1000)
         turns.put(order, lane=terms.lane, tenant=terms.tenant, deadline=deadline)
-        self.wake(key)
+        self.links.wake(key)
 
     def again(self, attempt: Attempt) -> None:
         """Put a row back in front of its shard's."""
@@ -106,41 +101,15 @@ class Dispatcher:
             attempt.held.give_back([attempt])
             self.refresh(attempt.held.batch, attempt.held.key[0])
 
-    def wake(self, key: Key) -> None:
-        """Have the links that could serve a key ask for work."""
-        for link in sorted(self._links.get(key, ()), key=lambda link: -link.credits):
-            link.wake.set()
-
-    def wake_all(self) -> None:
-        """Have every link ask for work."""
-        for link in self.links:
-            link.wake.set()
-
     def call(self, call: Call) -> None:
         """Queue an interactive request. Raises CapacityExceeded."""
         self.calls.add(call)
-        self.wake(call.key)
+        self.links.wake(call.key)
 
     def leave(self, call: Call) -> None:
         """Forget a call whose caller left: stop it at its engine."""
         call.gone = True
-        for link in self._links.get(call.key, ()):
-            for sequence_id in [number for number, running in link.calls.items() if running is call]:
-                del link.calls[sequence_id]
-                link.give_up(sequence_id)
-
-    def connect(self, link: Link) -> None:
-        """Take a link in."""
-        self.links.add(link)
-        for key in link.keys:
-            self._links.setdefault(key, set()).add(link)
-
-    def disconnect(self, link: Link) -> None:
-        """Take a link out; what it had in flight is the caller's to place."""
-        self.links.discard(link)
-        for key in link.keys:
-            self._links[key].discard(link)
-        self.active -= link.active
+        self.links.give_up_call(call)
 
     def suspect(self, attempts: Sequence[Attempt]) -> None:
         """Queue rows that were in flight at an engine that was lost."""
@@ -150,27 +119,19 @@ class Dispatcher:
         for key, group in by_key.items():
             suspects = self._suspects.setdefault(key, Suspects(self._settings.max_losses))
             suspects.add(group, self._clock.monotonic())
-            self.wake(key)
-
-    def serves(self, key: Key) -> bool:
-        """Tell whether an engine for a key is there, with or without credit."""
-        return any(not link.draining for link in self._links.get(key, ()))
+            self.links.wake(key)
 
     def why(self, batch: Batch) -> pb.Progress.WaitingReason:
         """Tell why no row of a batch runs."""
         models = {held.key[0] for held in batch.held.values() if held.unrecorded} | {
             model for model, shards in batch.queued_shards.items() if shards
         }
-        ready = [batch.key(model) for model in models if self.serves(batch.key(model))]
+        ready = [batch.key(model) for model in models if self.links.serves(batch.key(model))]
         if not ready:
             return pb.Progress.WAITING_REASON_MODEL_NOT_AVAILABLE
-        if any(self.credits(key) > 0 for key in ready) and self.active < self._settings.slots:
+        if any(self.links.credits(key) > 0 for key in ready) and self.links.active < self._settings.slots:
             return pb.Progress.WAITING_REASON_QUEUED
         return pb.Progress.WAITING_REASON_CAPACITY
-
-    def credits(self, key: Key) -> int:
-        """Count what engines for a key would still take."""
-        return sum(link.credits for link in self._links.get(key, ()) if not link.draining)
 
     # -- what is sent ---------------------------------------------------------------------------------------------------------
 
@@ -197,7 +158,7 @@ class Dispatcher:
     def _room(self, link: Link) -> int:
         if link.draining:
             return 0
-        return max(0, min(link.credits, self._settings.slots - self.active, self._settings.message_rows))
+        return max(0, min(link.credits, self._settings.slots - self.links.active, self._settings.message_rows))
 
     def _next_call(self, link: Link) -> Call | None:
         for key in self.calls.wanted():
@@ -260,19 +221,19 @@ class Dispatcher:
             self._turn_served[key] = self._served
         left = batch.ready(model)
         if left < 2 * self._settings.message_rows:
-            self._claims.want(batch, model, self.credits(key) - left)
+            self._claims.want(batch, model, self.links.credits(key) - left)
             if not left and not (batch.queued_shards.get(model) and model not in batch.claiming):
                 turns.drop(order)
         return rows
 
     def _reserve(self, link: Link, count: int) -> None:
         link.credits -= count
-        self.active += count
+        self.links.active += count
 
     def _unreserve(self, link: Link, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
             link.credits += 1
-            self.active -= 1
+            self.links.active -= 1
             self.again(attempt)
         if attempts:
             link.wake.set()
@@ -305,7 +266,7 @@ class Dispatcher:
                 attempt = attempts.pop(0)
                 if attempt.held.over or not self._add_row(link, request, attempt, line, now):
                     link.credits += 1
-                    self.active -= 1
+                    self.links.active -= 1
                     link.wake.set()
 
     def _add_row(self, link: Link, request: engine_pb2.RunRequest, attempt: Attempt, line: bytes, now: float) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import random
 from typing import Any
 
@@ -133,7 +134,9 @@ class Engines:
 
     def _connect(self, entry: Entry) -> None:
         if self._group is not None:
-            entry.running = self._group.create_task(self._hold(entry), name=f"engine {entry.engine.engine_id}")
+            name = f"engine {entry.engine.engine_id}"
+            # A context of its own: not the ids of the request that registered it.
+            entry.running = self._group.create_task(self._hold(entry), name=name, context=contextvars.Context())
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()
@@ -168,7 +171,7 @@ class Engines:
         link.draining = entry.draining
         entry.link = link
         entry.state = _State.STATE_CONNECTING
-        self._dispatcher.connect(link)
+        self._dispatcher.links.connect(link)
         call = engine_pb2_grpc.EngineServiceStub(channel).Run()
         in_order = False
         try:
@@ -196,6 +199,7 @@ class Engines:
                 raise grpc.aio.UsageError(await call.details())
             if entry.state == _State.STATE_CONNECTING:
                 entry.state = _State.STATE_READY
+                link.ready = True
             self._returns.arrived(link, response)
 
     async def _write(self, link: Link, call: Any) -> None:

@@ -122,8 +122,9 @@ class Intake:
         tally.completed, tally.failed = found.recorded.count(1), found.recorded.count(2)
         batch = Batch(
             submission=terms, recorded=found.recorded, journal=Journal(path, found.end),
-            input=Input(await self._path(terms.input_key)), index=await self._path(terms.index_key), lines=Lines(terms.body_defaults), prefix=prefix, meter=Meter(self._clock),
-            tally=tally, accepted=tally.rows, stop_reason=terms.stop_reason, start_time=terms.start_time,
+            input=Input(await self._path(terms.input_key)), index=await self._path(terms.index_key),
+            lines=Lines(terms.body_defaults), prefix=prefix, meter=Meter(self._clock), tally=tally,
+            accepted=tally.rows, stop_reason=terms.stop_reason, start_time=terms.start_time,
             shard_rows=max((shard.row_count for shard in stored.shards), default=1), checkpointed=found.end,
         )  # fmt: skip
         finished = await self._recover(stored, found)

@@ -38,6 +38,8 @@ class Link:
         """Sequences to cancel with the next message."""
         self.probing = False
         """Only suspects may be sent until it is empty of rows."""
+        self.ready = False
+        """The engine has spoken."""
         self.draining = False
         self.ended = 0
         self.wake = asyncio.Event()

@@ -42,7 +42,7 @@ class Returns:
 
     def arrived(self, link: Link, response: engine_pb2.RunResponse) -> None:
         """Take a message in."""
-        full = self._dispatcher.active >= self._settings.slots
+        full = self._dispatcher.links.active >= self._settings.slots
         for delta in response.deltas:
             self._delta(link, delta)
         for result in response.results:
@@ -50,13 +50,13 @@ class Returns:
         if response.credits > 0:
             link.credits = min(link.credits + response.credits, self._settings.slots)
         if full:
-            self._dispatcher.wake_all()
+            self._dispatcher.links.wake_all()
         else:
             link.wake.set()
 
     def lost(self, link: Link, *, in_order: bool) -> None:
         """Place what was in flight at an engine whose stream ended; `in_order` when the engine ended it itself."""
-        self._dispatcher.disconnect(link)
+        self._dispatcher.links.disconnect(link)
         attempts = list(link.attempts.values())
         alone = len(attempts) == link.active
         for call in link.calls.values():
@@ -85,7 +85,7 @@ class Returns:
         while limit > 0:
             await asyncio.sleep(min(_TIMEOUT_TICK_SECONDS, limit / 4))
             before = self._clock.monotonic() - limit
-            for link in list(self._dispatcher.links):
+            for link in self._dispatcher.links:
                 self._time_out(link, before)
 
     def _time_out(self, link: Link, before: float) -> None:
@@ -114,7 +114,7 @@ class Returns:
             self._stray(link, result.sequence_id)
             return
         link.ended += 1
-        self._dispatcher.active -= 1
+        self._dispatcher.links.active -= 1
 
     def _delta(self, link: Link, delta: engine_pb2.SequenceDelta) -> None:
         call = link.calls.get(delta.sequence_id)

@@ -151,7 +151,7 @@ class Scheduler:
 
     def call(self, call: Call) -> None:
         """Queue an interactive request. Raises ModelMissing, InvalidRequest, Unavailable, CapacityExceeded."""
-        if not self.dispatcher.serves(call.key):
+        if not self.dispatcher.links.serves(call.key):
             raise self._no_engine(call)
         self.dispatcher.call(call)
 
@@ -187,7 +187,7 @@ class Scheduler:
 
     def _disk_changed(self) -> None:
         if not self._full():
-            self.dispatcher.wake_all()
+            self.dispatcher.links.wake_all()
 
     async def _sweep(self) -> None:
         while True:
