@@ -150,8 +150,8 @@ class LlamaCppSettings(_Section, frozen=True):
     """sequences a decoder process decodes together; 0: 16, or fewer so that all decoders' KV caches take 1 GiB at most"""
     context_length: int = 0
     """tokens a sequence; 0: the model's own, at most 2,048"""
-    batch_tokens: int = 512
-    """tokens a decode step takes at most"""
+    batch_tokens: int = 192
+    """tokens a step takes: one of every running sequence, the rest of prompts; with fewer, nobody waits long for a step to end"""
 
 
 class EngineSettings(_Section, frozen=True):

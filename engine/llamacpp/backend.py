@@ -131,7 +131,7 @@ class LlamaCppBackend:
         for row, sequence in arrived:
             outcome: Prepared | HaywainError
             try:
-                outcome = prepare(sequence, self._template, self._wanted.context_length)
+                outcome = prepare(sequence, self._template, self._wanted.context_length, self._vocabulary.size)
             except HaywainError as error:
                 outcome = error
             except Exception:  # noqa: BLE001 - a defect here must cost one row, not the thread

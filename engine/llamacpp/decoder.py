@@ -19,7 +19,7 @@ from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import LENGTH, Begin, Cancel, Open, Ready, Refused, ToDecoder, frame, to_decoder
 from engine.llamacpp.model import Model
 from haywain import orphans
-from haywain.errors import SettingsError
+from haywain.errors import HaywainError
 
 __all__ = ["main"]
 
@@ -50,7 +50,8 @@ def _serve(link: socket.socket, inbox: Inbox) -> None:
             batch_tokens=wanted.batch_tokens,
             threads=wanted.threads,
         )
-    except SettingsError as error:
+        model.warm_up()
+    except HaywainError as error:
         link.sendall(frame([Refused(error.message)]))
         return
     with contextlib.closing(model):

@@ -24,7 +24,7 @@ __all__ = ["Loop"]
 class _Sequence:
     """A sequence in a slot: prefilling until all of its prompt is evaluated, then decoding."""
 
-    def __init__(self, begin: Begin, slot: int, vocabulary: int) -> None:
+    def __init__(self, begin: Begin, slot: int) -> None:
         self.begin = begin
         self.slot = slot
         self.prompt = np.frombuffer(begin.tokens, np.int32)
@@ -33,7 +33,7 @@ class _Sequence:
         """the token to evaluate next, once decoding"""
         self.output = 0
         self.text = Text(begin.stops)
-        self.sampler = None if is_plain_greedy(begin.sampling) else Sampler(begin.sampling, self.prompt, vocabulary)
+        self.sampler = None if is_plain_greedy(begin.sampling) else Sampler(begin.sampling, self.prompt)
         self.since = time.monotonic()
 
     @property
@@ -87,7 +87,7 @@ class Loop:
     def _admit(self) -> None:
         while self._waiting and self._free:
             _, _, begin = heapq.heappop(self._waiting)
-            self._running[begin.run] = _Sequence(begin, heapq.heappop(self._free), self._vocabulary.size)
+            self._running[begin.run] = _Sequence(begin, heapq.heappop(self._free))
 
     def _split(self) -> tuple[list[_Sequence], list[_Sequence]]:
         """Give who decodes, by slot, and who prefills, the most urgent first."""

@@ -82,7 +82,7 @@ class Batch:
         used = self._tokens[: self.size]
         return bool((used >= 0).all() and (used < limit).all())
 
-    def ends(self) -> Iterable[tuple[int, int, int]]:
+    def runs(self) -> Iterable[tuple[int, int, int]]:
         """Give (slot, first position, position after the last) of each run of one slot's tokens."""
         start = 0
         for place in range(1, self.size + 1):
@@ -141,6 +141,13 @@ class Model:
     def _rounded(self) -> int:
         return -(-self.context_length // _STEP) * _STEP
 
+    def warm_up(self) -> None:
+        """Evaluate a few tokens, so that what can't run here ends the process now and not with a caller's request."""
+        self.batch.clear()
+        self.batch.add(0, np.zeros(min(8, self.batch.capacity, self.context_length), np.int32), 0, logits=True)
+        self.decode(self.batch)
+        self.forget(0)
+
     def length(self, slot: int) -> int:
         """Tell how many tokens of a slot are in the KV cache."""
         return self._lengths[slot]
@@ -152,11 +159,15 @@ class Model:
         """
         if not batch.size or not batch.tokens_within(self.vocabulary.size):
             raise ValueError("a batch has tokens, all of them of the vocabulary")
-        runs = list(batch.ends())
-        for slot, start, end in runs:
-            if not 0 <= slot < self.slots or start != self._lengths[slot] or end > self.context_length:
-                raise ValueError(f"slot {slot} of {self.slots}: {start} to {end} doesn't continue its {self._lengths[slot]} tokens")
-            self._lengths[slot] = end
+        lengths = self._lengths.copy()
+        for slot, start, end in batch.runs():
+            if not 0 <= slot < self.slots:
+                raise ValueError(f"a batch names slot {slot}, but there are {self.slots} slots")
+            if start != lengths[slot] or end > self.context_length:
+                held = f"slot {slot} holds {lengths[slot]} of {self.context_length} tokens"
+                raise ValueError(f"{held}; {start} to {end} can't follow")
+            lengths[slot] = end
+        self._lengths = lengths
         status = library.llama_decode(self._context, batch.native())
         if status != 0:
             raise DecodeFailed(f"llama_decode answered {status} for {batch.size} tokens: {complaints()}")

@@ -7,6 +7,7 @@ import os
 import msgspec
 import numpy as np
 
+from engine import invalid
 from engine.chat import ChatRequest, parse_chat
 from engine.llamacpp import policy
 from engine.llamacpp.messages import Sampling
@@ -43,9 +44,12 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """the one that was used, None where nothing is drawn"""
 
 
-def prepare(sequence: pb.Sequence, template: ChatTemplate, context_length: int) -> Prepared:
+def prepare(sequence: pb.Sequence, template: ChatTemplate, context_length: int, vocabulary_size: int) -> Prepared:
     """Make it ready. Raises InvalidRequest; code `context_length_exceeded` when the prompt leaves no room for a token."""
     request = parse_chat(sequence.request, FIELDS)
+    strange = next((token for token in request.logit_bias or {} if len(token) > 9 or int(token) >= vocabulary_size), None)
+    if strange is not None:
+        raise invalid.invalid_value("logit_bias", f"token ids are below {vocabulary_size}, but one is {strange[:20]}")
     tokens = template.tokens(request.for_template(), request.chat_template_kwargs)
     if not tokens:
         raise InvalidRequest("The prompt has no tokens.", param="messages")

@@ -60,12 +60,13 @@ class DecoderProcess:
 
     async def _open(self, wanted: Open) -> None:
         self.send([wanted])
-        async for messages in self.messages():
-            match messages[0]:
-                case Ready():
-                    return
-                case Refused(reason):
-                    raise SettingsError(reason)
+        async with contextlib.aclosing(self.messages()) as frames:
+            async for messages in frames:
+                match messages[0]:
+                    case Ready():
+                        return
+                    case Refused(reason):
+                        raise SettingsError(reason)
         raise DecoderDied(f"a decoder process ended while it loaded the model: {await self.end()}")
 
     @property

@@ -38,14 +38,14 @@ def _shifts(sampling: Sampling) -> bool:
 class Sampler:
     """Chooses the tokens of one sequence."""
 
-    def __init__(self, sampling: Sampling, prompt: npt.NDArray[np.int32], vocabulary: int) -> None:
-        """`vocabulary` is its size; biases outside it are ignored."""
+    def __init__(self, sampling: Sampling, prompt: npt.NDArray[np.int32]) -> None:
+        """`prompt` is what the repeat penalty looks back at; biased tokens must be of the vocabulary."""
         self._sampling = sampling
         self._random = random.Random(sampling.seed)  # noqa: S311 - repeatable on purpose
         self._shifts = _shifts(sampling)
         self._counts: dict[int, int] = {}
         self._seen = set(map(int, prompt)) if sampling.repeat_penalty != 1 else set()
-        biases = {token: bias for token, bias in sampling.logit_bias.items() if 0 <= token < vocabulary}
+        biases = sampling.logit_bias
         self._bias_tokens = np.fromiter(biases.keys(), np.int64, len(biases))
         self._bias_values = np.fromiter(biases.values(), np.float32, len(biases))
 

@@ -1,0 +1,320 @@
+"""The backend with its decoder processes, on a model of a few kilobytes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import tiny_gguf
+
+from engine.llamacpp.backend import LlamaCppBackend, create
+from haywain.engine.v1 import engine_pb2 as pb
+from haywain.errors import SettingsError
+from haywain.settings import EngineSettings, LlamaCppSettings
+
+ENDPOINT = "/v1/chat/completions"
+
+
+class Results:
+    """An Emit that hands results to those who wait for them."""
+
+    def __init__(self) -> None:
+        self._results: dict[int, asyncio.Future[pb.SequenceResult]] = {}
+        self.deltas: dict[int, list[dict[str, Any]]] = {}
+        self.began = asyncio.Event()
+        self.death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def of(self, sequence_id: int) -> asyncio.Future[pb.SequenceResult]:
+        """Give what will hold a sequence's result."""
+        return self._results.setdefault(sequence_id, asyncio.get_running_loop().create_future())
+
+    def delta(self, sequence_id: int, body: bytes) -> None:
+        """Keep a chunk."""
+        chunk = json.loads(body)
+        self.deltas.setdefault(sequence_id, []).append(chunk)
+        if any(choice["delta"].get("content") for choice in chunk["choices"]):
+            self.began.set()
+
+    def result(self, result: pb.SequenceResult) -> None:
+        """Keep the end; a second one is an error."""
+        self.of(result.sequence_id).set_result(result)
+
+    def died(self, reason: str) -> None:
+        """Keep the reason."""
+        self.death.set_result(reason)
+
+
+class Running:
+    """A started backend and its results."""
+
+    def __init__(self, backend: LlamaCppBackend, results: Results, models: list[pb.ModelDescription]) -> None:
+        self.backend = backend
+        self.results = results
+        self.models = models
+        self._ids = itertools.count(1)
+
+    def begin(self, content: str = "hello", *, lane: pb.Lane = pb.LANE_STANDARD, **fields: Any) -> int:
+        """Submit a chat; give the sequence's id."""
+        sequence_id = next(self._ids)
+        body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 8} | fields
+        body = {name: value for name, value in body.items() if value is not ...}
+        sequence = pb.Sequence(sequence_id=sequence_id, model="tiny", endpoint=ENDPOINT, lane=lane)
+        sequence.request = json.dumps(body).encode()
+        sequence.stream = bool(fields.get("stream"))
+        self.backend.submit([sequence])
+        return sequence_id
+
+    async def chat(self, content: str = "hello", **fields: Any) -> pb.SequenceResult:
+        """Submit a chat and wait for its end."""
+        return await asyncio.wait_for(self.results.of(self.begin(content, **fields)), 60)
+
+    async def ended(self, *sequence_ids: int) -> list[pb.SequenceResult]:
+        """Wait for these."""
+        return list(await asyncio.wait_for(asyncio.gather(*map(self.results.of, sequence_ids)), 60))
+
+
+def settings(path: Path | str, **changes: Any) -> EngineSettings:
+    """Make settings: two decoders of three slots."""
+    return EngineSettings(llamacpp=LlamaCppSettings(model_path=str(path), **({"workers": 2, "slots": 3} | changes)))
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Running]:
+    """Give a running backend; nothing of it is left afterwards."""
+    backend = create(settings(tiny_gguf.tiny_gguf()))
+    results = Results()
+    models = await backend.start(results)
+    pids = backend.decoder_pids
+    yield Running(backend, results, models)
+    pids += backend.decoder_pids
+    await backend.close()
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def content(result: pb.SequenceResult) -> str:
+    """Take the first choice's text."""
+    assert result.status_code == 200, result.body
+    return str(json.loads(result.body)["choices"][0]["message"]["content"])
+
+
+async def test_the_model_is_described(running: Running) -> None:
+    """The description names the model, its digest, context, endpoint and the fields it honours, and promises no more."""
+    (model,) = running.models
+    assert model.model == "tiny"
+    assert list(model.aliases) == ["tiny-random"]
+    assert model.digest.startswith("sha256:")
+    assert model.context_length == tiny_gguf.CONTEXT
+    assert list(model.endpoints) == [ENDPOINT]
+    assert {"temperature", "seed", "stop", "n", "logit_bias"} <= set(model.fields)
+    assert not {"logprobs", "response_format"} & set(model.fields)
+    assert not model.deterministic
+    assert running.backend.slots == 6
+    assert len(running.backend.decoder_pids) == 2
+
+
+async def test_a_chat_is_answered(running: Running) -> None:
+    """An answer has OpenAI's shape and real token counts."""
+    result = await running.chat("Hi", max_tokens=5)
+    body = json.loads(result.body)
+    assert body["object"] == "chat.completion"
+    (choice,) = body["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["finish_reason"] == "length"
+    # ⟦im_start⟧ u s er \n H i ⟦im_end⟧ \n ⟦im_start⟧ a s s i s t a n t \n
+    assert body["usage"]["prompt_tokens"] == result.usage.input_tokens == 20
+    assert body["usage"]["completion_tokens"] == result.usage.output_tokens == 5
+    assert not result.HasField("seed")
+
+
+async def test_many_rows_say_what_each_says_alone(running: Running) -> None:
+    """40 rows at once over both decoders equal the same rows one after another."""
+    alone = [content(await running.chat(f"row {n % 20}")) for n in range(20)]
+    together = await running.ended(*(running.begin(f"row {n % 20}") for n in range(40)))
+    assert [content(result) for result in together] == alone * 2
+
+
+async def test_a_stream_brings_chunks_then_the_result(running: Running) -> None:
+    """Role, content, finish, usage, in that order, and together they are the whole answer."""
+    sequence_id = running.begin("stream", stream=True, stream_options={"include_usage": True}, max_tokens=30)
+    (result,) = await running.ended(sequence_id)
+    chunks = running.results.deltas[sequence_id]
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk["choices"]]
+    assert "".join(texts) == content(result)
+    assert len([text for text in texts if text]) > 3
+    assert chunks[-2]["choices"][0]["finish_reason"] in ("stop", "length")
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == result.usage.output_tokens
+    assert len({chunk["id"] for chunk in chunks} | {json.loads(result.body)["id"]}) == 1
+
+
+async def test_choices_are_rows_of_their_own(running: Running) -> None:
+    """`n` answers come in order, sampled apart, repeatable by seed, with usage summed; more than the slots hold is fine."""
+    results = [await running.chat(n=9, seed=5, temperature=1.0) for _ in range(2)]
+    bodies = [json.loads(result.body) for result in results]
+    texts = [[choice["message"]["content"] for choice in body["choices"]] for body in bodies]
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) == 9
+    assert [choice["index"] for choice in bodies[0]["choices"]] == list(range(9))
+    assert results[0].usage.output_tokens > 9
+    assert results[0].seed == 5
+
+
+async def test_an_unseeded_sample_tells_its_seed(running: Running) -> None:
+    """Without a seed one is drawn and told, and it repeats the answer."""
+    first = await running.chat(temperature=1.0)
+    assert first.HasField("seed")
+    assert content(await running.chat(temperature=1.0, seed=first.seed)) == content(first)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"content": "x" * 600}, "context_length_exceeded", "messages"),
+        ({"logprobs": True}, "unsupported_parameter", "logprobs"),
+        ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+        ({"logit_bias": {"300": 1}}, "invalid_value", "logit_bias"),
+        ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+        ({"messages": [{"rolez": "user"}]}, "unknown_parameter", "messages[0].rolez"),
+        ({"chat_template_kwargs": {"messages": []}}, "invalid_value", "chat_template_kwargs.messages"),
+    ],
+)
+async def test_a_bad_row_is_refused_with_its_field(running: Running, fields: dict[str, Any], code: str, param: str) -> None:
+    """Errors of the request are 400 rows with code and field, never retryable."""
+    result = await running.chat(**fields)
+    assert (result.status_code, result.error.code, result.retryable) == (400, code, False)
+    assert json.loads(result.body)["error"]["code"] == code
+    assert result.error.param == param
+
+
+async def test_an_overflow_names_both_numbers(running: Running) -> None:
+    """A prompt over the context says how long it is and what the limit is."""
+    result = await running.chat("x" * 600)
+    assert str(tiny_gguf.CONTEXT) in result.error.message
+    assert str(600 + 18) in result.error.message
+
+
+async def test_the_answer_is_clamped_to_the_room(running: Running) -> None:
+    """More tokens than the context has room for are not an error: the answer ends with `length` where the context does."""
+    keep_on = {str(token): -100 for token in (tiny_gguf.EOS, tiny_gguf.IM_END)}
+    for limit in (100_000, ...):
+        result = await running.chat("x" * 450, max_tokens=limit, logit_bias=keep_on)
+        assert json.loads(result.body)["choices"][0]["finish_reason"] == "length"
+        assert result.usage.input_tokens + result.usage.output_tokens == tiny_gguf.CONTEXT
+
+
+async def test_cancelling_stops_what_runs_what_waits_and_what_is_new(running: Running) -> None:
+    """Every cancelled sequence ends once with 499, wherever it was; unknown ids are ignored; the rest goes on."""
+    keep_on = {str(token): -100 for token in (tiny_gguf.EOS, tiny_gguf.IM_END)}
+    first = running.begin(stream=True, max_tokens=400, logit_bias=keep_on)
+    others = [running.begin(max_tokens=400, logit_bias=keep_on) for _ in range(30)]
+    await asyncio.wait_for(running.results.began.wait(), 30)
+    new = running.begin(max_tokens=400)
+    running.backend.cancel([first, *others[:29], new, 12345])
+    results = await running.ended(first, *others[:29], new)
+    assert {(result.status_code, result.error.code) for result in results} == {(499, "cancelled")}
+    assert (await running.ended(others[29]))[0].status_code == 200
+    running.backend.cancel([first])
+    assert (await running.chat()).status_code == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
+async def test_a_decoder_that_dies_costs_a_retry_and_comes_back(running: Running, number: signal.Signals) -> None:
+    """Its sequences are answered as retryable 503s, those of the other decoder go on, and a new decoder takes its place."""
+    keep_on = {str(token): -100 for token in (tiny_gguf.EOS, tiny_gguf.IM_END)}
+    ids = [running.begin(stream=True, max_tokens=400, logit_bias=keep_on) for _ in range(6)]
+    await asyncio.wait_for(running.results.began.wait(), 30)
+    before = running.backend.decoder_pids
+    os.kill(before[0], number)
+    results = await running.ended(*ids)
+    lost = [result for result in results if result.status_code != 200]
+    assert 1 <= len(lost) <= 5
+    assert {(result.status_code, result.error.code, result.retryable) for result in lost} == {(503, "engine_error", True)}
+    assert all(number.name in result.error.message for result in lost)
+    assert [result.status_code for result in await running.ended(*(running.begin() for _ in range(12)))] == [200] * 12
+    async with asyncio.timeout(30):
+        while len(running.backend.decoder_pids) < 2:
+            assert (await running.chat()).status_code == 200
+    assert before[1] in running.backend.decoder_pids
+    assert not running.results.death.done()
+
+
+async def test_rows_wait_while_every_decoder_is_being_restarted(running: Running) -> None:
+    """With all decoders dead, new rows wait for one instead of failing."""
+    keep_on = {str(token): -100 for token in (tiny_gguf.EOS, tiny_gguf.IM_END)}
+    ids = [running.begin(stream=True, max_tokens=400, logit_bias=keep_on) for _ in range(6)]
+    await asyncio.wait_for(running.results.began.wait(), 30)
+    for pid in running.backend.decoder_pids:
+        os.kill(pid, signal.SIGKILL)
+    lost = [result for result in await running.ended(*ids) if result.retryable]
+    assert lost
+    assert [result.status_code for result in await running.ended(*(running.begin() for _ in range(12)))] == [200] * 12
+
+
+async def test_a_model_that_went_away_ends_the_backend(tmp_path: Path) -> None:
+    """When a decoder can't be started any more, the backend says that it died, with the reason, and doesn't try for ever."""
+    path = tmp_path / "gone.gguf"
+    path.write_bytes(tiny_gguf.tiny_gguf().read_bytes())
+    backend = create(settings(path, workers=1))
+    results = Results()
+    await backend.start(results)
+    try:
+        path.write_bytes(b"GGUF, but no more")
+        os.kill(backend.decoder_pids[0], signal.SIGKILL)
+        assert "can't be loaded" in await asyncio.wait_for(results.death, 30)
+    finally:
+        await backend.close()
+
+
+async def test_nothing_is_emitted_after_close() -> None:
+    """Closing in the middle of work ends the processes and leaves every sequence unanswered."""
+    backend = create(settings(tiny_gguf.tiny_gguf()))
+    results = Results()
+    running = Running(backend, results, await backend.start(results))
+    ids = [running.begin(max_tokens=400) for _ in range(20)]
+    await backend.close()
+    assert not any(results.of(sequence_id).done() for sequence_id in ids)
+    assert backend.decoder_pids == []
+
+
+def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    """A missing file, another format, a context the model doesn't have, too many slots, no template: one line each."""
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"not a model at all")
+    tiny = tiny_gguf.tiny_gguf()
+    cases: list[tuple[EngineSettings, str]] = [
+        (settings(""), "model_path is not set"),
+        (settings(tmp_path / "missing.gguf"), "No such file"),
+        (settings(other), "not a GGUF"),
+        (settings(tiny, context_length=1_000), "1000, but the model's is 512"),
+        (settings(tiny, slots=257), "slots is 257"),
+        (settings(tiny_gguf.tiny_gguf(template=None)), "no chat template"),
+    ]
+    for chosen, reason in cases:
+        with pytest.raises(SettingsError, match=reason) as raised:
+            create(chosen)
+        assert "\n" not in raised.value.message
+
+
+async def test_a_truncated_model_is_a_settings_error_at_start(tmp_path: Path) -> None:
+    """A file whose weights are cut off is refused when it is loaded, in one line, and no process is left."""
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(tiny_gguf.tiny_gguf().read_bytes()[:-100_000])
+    with pytest.raises(SettingsError, match="can't be loaded") as raised:
+        await create(settings(path)).start(Results())
+    assert "\n" not in raised.value.message
+    assert not psutil.Process().children()
+
+
+def test_slots_and_context_have_sensible_defaults() -> None:
+    """Without settings there is a decoder a core, with 16 slots of the model's whole (small) context."""
+    backend = create(settings(tiny_gguf.tiny_gguf(), workers=0, slots=0))
+    assert backend.slots == 16 * len(os.sched_getaffinity(0))

@@ -1,0 +1,233 @@
+"""The step loop, on a real model of a few kilobytes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_gguf
+
+from engine.llamacpp.loop import Loop
+from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, FromDecoder, Sampling
+from engine.llamacpp.model import Batch, Model
+from haywain.errors import SettingsError
+
+SLOTS = 6
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    """Give a model with six slots; every test leaves them free."""
+    model = Model(tiny_gguf.tiny_gguf(), slots=SLOTS, context_length=tiny_gguf.CONTEXT, batch_tokens=192, threads=1)
+    yield model
+    model.close()
+
+
+def begin(run: int, tokens: list[int] | str, **changes: Any) -> Begin:
+    """Make a run of 24 greedy tokens at most, unless told otherwise."""
+    if isinstance(tokens, str):
+        tokens = list(tokens.encode())
+    settings: dict[str, Any] = {"max_output": 24, "stops": [], "sampling": Sampling(), "lane": 3, "stream": False}
+    return Begin(run=run, tokens=np.array(tokens, np.int32).tobytes(), **settings | changes)
+
+
+def finish(loop: Loop, begins: list[Begin]) -> dict[int, Ended]:
+    """Run all of them to the end."""
+    loop.accept(begins)
+    return ends(events(loop))
+
+
+def events(loop: Loop) -> list[FromDecoder]:
+    """Step until nothing is left to do."""
+    told: list[FromDecoder] = []
+    while not loop.idle:
+        assert loop.running <= SLOTS
+        told += loop.step()
+    return told
+
+
+def ends(told: list[FromDecoder]) -> dict[int, Ended]:
+    """Pick the ends out, each run's exactly one."""
+    found = [event for event in told if isinstance(event, Ended)]
+    assert len({event.run for event in found}) == len(found)
+    return {event.run: event for event in found}
+
+
+def prompts(count: int, longest: int = 300) -> list[list[int]]:
+    """Make prompts of all lengths."""
+    chance = random.Random(5)
+    return [[chance.randrange(256) for _ in range(chance.randint(1, longest))] for _ in range(count)]
+
+
+def test_together_as_alone(model: Model) -> None:
+    """48 rows in 6 slots, coming and going, say token for token what each says alone; so they do in the reverse order."""
+    begins = [begin(run, tokens) for run, tokens in enumerate(prompts(48))]
+    alone = {run: finish(Loop(model), [one])[run] for run, one in enumerate(begins)}
+    together = finish(Loop(model), begins)
+    backwards = finish(Loop(model), begins[::-1])
+    for run, expected in alone.items():
+        for other in (together[run], backwards[run]):
+            assert (other.text, other.finish, other.output_tokens) == (expected.text, expected.finish, expected.output_tokens)
+
+
+def test_sampled_rows_repeat_beside_others(model: Model) -> None:
+    """A row with a seed says the same alone and beside others; two seeds differ."""
+    sampling = Sampling(temperature=1.0, seed=11)
+    alone = finish(Loop(model), [begin(0, "once upon", sampling=sampling)])[0].text
+    others = [begin(run, tokens, sampling=Sampling(temperature=1.0, seed=run)) for run, tokens in enumerate(prompts(12), 1)]
+    together = finish(Loop(model), [*others[:5], begin(0, "once upon", sampling=sampling), *others[5:]])
+    assert together[0].text == alone
+    assert finish(Loop(model), [begin(0, "once upon", sampling=Sampling(temperature=1.0, seed=12))])[0].text != alone
+
+
+def test_slots_are_never_exceeded_and_all_used(model: Model) -> None:
+    """With more rows than slots, every slot is in use after a step and never more."""
+    loop = Loop(model)
+    loop.accept([begin(run, "hello") for run in range(20)])
+    loop.step()
+    assert loop.running == SLOTS
+    assert len(ends(events(loop))) == 20
+
+
+def test_decoding_goes_on_while_a_long_prompt_is_prefilled(model: Model) -> None:
+    """A running row gets a token in every step, however long the prompt beside it."""
+    loop = Loop(model)
+    loop.accept([begin(0, "short", stream=True, max_output=10, stops=[])])
+    loop.step()
+    loop.accept([begin(1, [7] * 500), begin(2, [8] * 500)])
+    for _ in range(9):
+        before = loop.running
+        loop.step()
+        assert before == 3 or loop.running <= 3
+    # Ten tokens in ten steps: the row has ended although the prompts had 1,000 tokens.
+    assert loop.running == 2
+    loop.accept([Cancel(1), Cancel(2)])
+    events(loop)
+
+
+def test_the_urgent_lane_goes_first(model: Model) -> None:
+    """Of those that wait, an interactive row gets the next free slot."""
+    loop = Loop(model)
+    order = [begin(run, "batch", max_output=3) for run in range(12)] + [begin(99, "urgent", max_output=3, lane=1)]
+    loop.accept(order[:SLOTS])
+    loop.step()
+    loop.accept(order[SLOTS:])
+    finished = [event.run for event in events(loop) if isinstance(event, Ended)]
+    assert finished.index(99) < SLOTS + 6
+    assert set(finished[:SLOTS]) == set(range(SLOTS))
+
+
+def test_deltas_join_to_the_whole_text(model: Model) -> None:
+    """What is streamed and what the end brings are together what isn't streamed."""
+    whole = finish(Loop(model), [begin(0, "stream me", max_output=60)])[0]
+    loop = Loop(model)
+    loop.accept([begin(0, "stream me", max_output=60, stream=True)])
+    told = events(loop)
+    deltas = [event.text for event in told if isinstance(event, Delta)]
+    assert len(deltas) > 5
+    assert "".join(deltas) + ends(told)[0].text == whole.text
+    assert "\ufffd" in whole.text
+
+
+def test_max_output_is_kept(model: Model) -> None:
+    """A row ends with `length` after as many tokens as it may have; one is a possible number."""
+    for limit in (1, 2, 17):
+        ended = finish(Loop(model), [begin(0, "count", max_output=limit)])[0]
+        assert (ended.finish, ended.output_tokens) == ("length", limit)
+
+
+def test_end_of_generation_stops(model: Model) -> None:
+    """Any token that ends a turn stops the row, counts as output and adds no text."""
+    for token in (tiny_gguf.EOS, tiny_gguf.IM_END):
+        ended = finish(Loop(model), [begin(0, "stop", sampling=Sampling(logit_bias={token: 100.0}))])[0]
+        assert (ended.finish, ended.output_tokens, ended.text) == ("stop", 1, "")
+
+
+def test_control_tokens_add_no_text_and_user_defined_ones_do(model: Model) -> None:
+    """A control token in the middle of an answer isn't shown; `<think>` is, because its text means something to the reader."""
+    shown = {tiny_gguf.IM_START: "", tiny_gguf.THINK: "<think>"}
+    for token, text in shown.items():
+        ended = finish(Loop(model), [begin(0, "x", max_output=1, sampling=Sampling(logit_bias={token: 100.0}))])[0]
+        assert ended.text == text
+
+
+def test_stop_strings_end_the_text_over_token_borders(model: Model) -> None:
+    """A stop string that spans tokens ends the row before it; its tokens count."""
+    say = {"max_output": 40, "sampling": Sampling(logit_bias=_ascii_only())}
+    whole = finish(Loop(model), [begin(0, "say", **say)])[0].text
+    stop = whole[10:14]
+    ended = finish(Loop(model), [begin(0, "say", **say, stops=[b"never said", stop.encode()])])[0]
+    assert ended.finish == "stop"
+    assert ended.text == whole[: whole.index(stop)]
+    assert len(ended.text) < ended.output_tokens <= len(ended.text) + len(stop)
+
+
+def _ascii_only() -> dict[int, float]:
+    return {token: -100.0 for token in range(tiny_gguf.VOCABULARY) if not 33 <= token < 127}
+
+
+def test_a_cancelled_row_ends_at_the_next_step(model: Model) -> None:
+    """Running and waiting rows end once, as cancelled, and their slots go to others; unknown runs are ignored."""
+    loop = Loop(model)
+    loop.accept([begin(run, "go on", max_output=400) for run in range(SLOTS + 2)])
+    loop.step()
+    loop.accept([Cancel(run) for run in (*range(SLOTS + 2), 77, 0)])
+    told = ends(loop.step())
+    assert {run: end.finish for run, end in told.items()} == dict.fromkeys(range(SLOTS + 2), "cancelled")
+    assert loop.running == 0
+    assert finish(loop, [begin(9, "again", max_output=2)])[9].finish in ("length", "stop")
+
+
+def test_a_context_may_be_filled_to_its_end(model: Model) -> None:
+    """A prompt and an answer that together fill the context are fine."""
+    ended = finish(Loop(model), [begin(0, [65] * 500, max_output=12, sampling=Sampling(logit_bias=_ascii_only()))])[0]
+    assert (ended.finish, ended.output_tokens) == ("length", 12)
+
+
+def test_a_batch_that_makes_no_sense_never_reaches_the_library(model: Model) -> None:
+    """Wrong tokens, slots, positions and sizes are refused before the call, some of which would end the process."""
+    cases = [(0, 10**6, 0), (0, -1, 0), (SLOTS, 1, 0), (0, 1, 5), (0, 1, -1)]
+    for slot, token, position in cases:
+        model.batch.clear()
+        model.batch.add(slot, token, position, logits=True)
+        with pytest.raises(ValueError, match=r"batch|slot"):
+            model.decode(model.batch)
+    model.batch.clear()
+    with pytest.raises(ValueError, match="batch"):
+        model.decode(model.batch)
+    with pytest.raises(ValueError, match="fit"):
+        model.batch.add(0, np.zeros(model.batch.capacity + 1, np.int32), 0, logits=False)
+    for slot, keep in ((SLOTS, 0), (-1, 0), (0, 1)):
+        with pytest.raises(ValueError, match="slot"):
+            model.forget(slot, keep)
+    assert finish(Loop(model), [begin(0, "still fine", max_output=3)])[0].output_tokens == 3
+
+
+def test_a_batch_is_freed_with_its_own_pointers() -> None:
+    """Making and freeing batches again and again doesn't disturb the allocator."""
+    for size in (1, 2, 64, 511):
+        Batch(size).close()
+
+
+def test_what_cannot_be_loaded_is_told_in_one_line(tmp_path: Any) -> None:
+    """A truncated file and one that is all wrong give a SettingsError with the library's reason."""
+    whole = tiny_gguf.tiny_gguf().read_bytes()
+    cases = {"half.gguf": whole[: len(whole) // 2], "header.gguf": whole[:300], "magic.gguf": b"GGUF" + bytes(100)}
+    for name, content in cases.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(SettingsError, match="can't be loaded") as raised:
+            Model(path, slots=1, context_length=256, batch_tokens=192, threads=1)
+        assert "\n" not in raised.value.message
+        assert name in raised.value.message
+
+
+def test_too_many_slots_are_refused_before_the_library_sees_them() -> None:
+    """llama.cpp knows 256 sequences; more are a settings error."""
+    with pytest.raises(SettingsError, match="1 to 256, not 257"):
+        Model(tiny_gguf.tiny_gguf(), slots=257, context_length=256, batch_tokens=300, threads=1)
+
+

@@ -1,0 +1,61 @@
+"""What a step takes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.llamacpp import policy
+
+COUNTS = st.integers(1, 4_000)
+
+
+def _cuts(prompt: int) -> list[int]:
+    sizes = []
+    while prompt:
+        sizes.append(policy.chunk(prompt))
+        prompt -= sizes[-1]
+    return sizes
+
+
+@given(COUNTS)
+def test_chunks_add_up_and_none_is_a_single_token(prompt: int) -> None:
+    """A prompt's chunks add up to it, none is over the limit, and none of one token is left over."""
+    sizes = _cuts(prompt)
+    assert sum(sizes) == prompt
+    assert max(sizes) <= policy.CHUNK
+    assert prompt == 1 or min(sizes) > 1
+
+
+@given(st.integers(0, 256), st.lists(COUNTS, max_size=20), st.integers(1, 1_024))
+def test_a_share_is_a_whole_chunk_or_nothing(decoding: int, remaining: list[int], budget: int) -> None:
+    """Load decides when a chunk is prefilled, never where a prompt is cut."""
+    shares = policy.share(decoding, remaining, budget)
+    assert len(shares) == len(remaining)
+    assert all(size in (0, policy.chunk(left)) for size, left in zip(shares, remaining, strict=True))
+
+
+@given(st.integers(0, 256), st.lists(COUNTS, min_size=1, max_size=20), st.integers(1, 1_024))
+def test_the_first_is_served_and_nobody_overtakes(decoding: int, remaining: list[int], budget: int) -> None:
+    """The first prompt always gets its chunk; who gets none has only such behind it; the rest stay within the budget."""
+    shares = policy.share(decoding, remaining, budget)
+    assert shares[0] > 0
+    served = [bool(size) for size in shares]
+    assert served == sorted(served, reverse=True)
+    assert len([size for size in shares if size]) == 1 or decoding + sum(shares) <= budget
+
+
+def test_fit_clamps_to_the_room() -> None:
+    """What may be generated is what was asked for, or the room behind the prompt."""
+    assert policy.fit(10, 5, 100) == 5
+    assert policy.fit(10, 500, 100) == 90
+    assert policy.fit(10, None, 100) == 90
+    assert policy.fit(100, 5, 100) == 0
+    assert policy.fit(120, None, 100) < 0
+
+
+def test_slots_follow_from_memory() -> None:
+    """A decoder gets the wanted slots, or as many as the memory holds, but one at least."""
+    assert policy.slots(16, 23_040, 2_048, 2**29) == 11
+    assert policy.slots(16, 1_024, 2_048, 2**29) == 16
+    assert policy.slots(16, 2**20, 8_192, 2**29) == 1
