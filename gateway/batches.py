@@ -16,7 +16,6 @@ from haywain.settings import BatchesSettings
 __all__ = ["Batches", "creation"]
 
 MAX_PAGE, PAGE = 100, 20
-MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3_600, 2_592_000
 _PRIORITIES = {"standard": batches_pb2.Batch.PRIORITY_STANDARD, "expedited": batches_pb2.Batch.PRIORITY_EXPEDITED}
 
 
@@ -86,17 +85,17 @@ def creation(members: dict[str, object]) -> batches_pb2.CreateBatchRequest:
         model=body.string("model"),
         deterministic=body.boolean("deterministic"),
         defaults=batches_pb2.SamplingDefaults(
-            max_decoding_length=body.integer("max_decoding_length", 1),
-            max_context_length=body.integer("max_context_length", 1),
-            temperature=body.decimal("temperature", 0, 2),
-            top_p=body.decimal("top_p", 0, 1),
-            top_k=body.integer("top_k", -1),
+            max_decoding_length=body.integer("max_decoding_length"),
+            max_context_length=body.integer("max_context_length"),
+            temperature=body.decimal("temperature"),
+            top_p=body.decimal("top_p"),
+            top_k=body.integer("top_k"),
         ),
     )
     expiry = body.member("output_expires_after")
     if expiry is not None:
         expiry.word("anchor", "created_at", ("created_at",))
-        seconds = expiry.integer("seconds", MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS)
+        seconds = expiry.integer("seconds", 1)
         if seconds is None:
             param = "output_expires_after.seconds"
             raise errors.InvalidRequest(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)

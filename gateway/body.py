@@ -15,7 +15,6 @@ from haywain import errors, strict_json
 __all__ = ["Body", "decoded", "type_error"]
 
 OFF_LOOP_BYTES = 256 * 1024
-_INT32_MAX = 2**31 - 1
 _TYPES: dict[type, str] = {
     str: "a string",
     bool: "a boolean",
@@ -92,21 +91,33 @@ class Body:
         """Take a boolean, false by default."""
         return bool(self._take(name, "a boolean", bool))
 
-    def integer(self, name: str, least: int, most: int = _INT32_MAX) -> int | None:
-        """Take an integer within limits."""
+    def integer(self, name: str, least: int = -(2**31), most: int = 2**31 - 1) -> int | None:
+        """Take an integer within limits, by default those of the wire."""
         value = self._take(name, "an integer", int)
-        if value is not None:
-            self._check(name, value, least, most, "integer")
-            return int(value)
-        return None
+        param = self._prefix + name
+        if value is not None and value > most:
+            raise errors.InvalidRequest(
+                f"Invalid '{param}': integer above maximum value. Expected a value <= {most}, but got {value} instead.",
+                code="integer_above_max_value",
+                param=param,
+            )
+        if value is not None and value < least:
+            raise errors.InvalidRequest(
+                f"Invalid '{param}': integer below minimum value. Expected a value >= {least}, but got {value} instead.",
+                code="integer_below_min_value",
+                param=param,
+            )
+        return None if value is None else int(value)
 
-    def decimal(self, name: str, least: float, most: float) -> float | None:
-        """Take a number within limits."""
+    def decimal(self, name: str) -> float | None:
+        """Take a number."""
         value = self._take(name, "a decimal number", int, float)
-        if value is not None:
-            self._check(name, value, least, most, "decimal")
-            return float(value)
-        return None
+        try:
+            return None if value is None else float(value)
+        except OverflowError:
+            raise errors.InvalidRequest(
+                f"Invalid '{self._prefix}{name}': the number is too large.", param=self._prefix + name
+            ) from None
 
     def member(self, name: str) -> Body | None:
         """Take an object."""
@@ -133,18 +144,3 @@ class Body:
             param = self._prefix + name
             raise errors.InvalidRequest(f"Invalid value for '{param}': it must not be empty.", param=param)
         return value
-
-    def _check(self, name: str, value: float, least: float, most: float, kind: str) -> None:
-        param = self._prefix + name
-        if value > most:
-            raise errors.InvalidRequest(
-                f"Invalid '{param}': {kind} above maximum value. Expected a value <= {most}, but got {value} instead.",
-                code=f"{kind}_above_max_value",
-                param=param,
-            )
-        if value < least:
-            raise errors.InvalidRequest(
-                f"Invalid '{param}': {kind} below minimum value. Expected a value >= {least}, but got {value} instead.",
-                code=f"{kind}_below_min_value",
-                param=param,
-            )

@@ -29,7 +29,6 @@ STORE_SECONDS = 120.0
 MESSAGE_BYTES = 256 * 1024
 """smaller chunks are put together: a message costs the same whatever it holds"""
 _FIELDS = frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"})
-_WRITE_FAILED = "Internal error from Core"
 _Header = files_pb2.UploadFileRequest.Header
 _End = files_pb2.UploadFileRequest.End
 
@@ -84,11 +83,11 @@ class Files:
         parameters(context)
         form = Form(_FIELDS)
         await self._files.connected()
-        call = self._files.stub.UploadFile(metadata=(("x-haywain-tenant", TENANT),))
+        call = self._files.stub.UploadFile(metadata=rpc.metadata(TENANT))
         try:
             async with contextlib.aclosing(form.read(_bodies(messages))) as chunks:
                 answer = await _relay(form, chunks, call)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        except (grpc.aio.AioRpcError, grpc.aio.InternalError):  # the service said no before it had heard everything
             answer = await _outcome(call)
         finally:
             call.cancel()  # no end was sent: nothing is stored; after the answer this does nothing
@@ -176,25 +175,26 @@ async def _bodies(messages: AsyncIterator[gateway_pb2.UploadFileRequest]) -> Asy
 
 async def _relay(form: Form, chunks: AsyncIterator[bytes], call: Any) -> files_pb2.UploadFileResponse:
     """Send header, bytes and end. Raises InvalidRequest, or what the call raises when it ended early."""
+    await call.wait_for_connection()
     told: _Header | None = None
     size = 0
     held: list[bytes] = []
     async for chunk in chunks:
         if told is None:
             told = _header(form)
-            await call.write(files_pb2.UploadFileRequest(header=told))
+            await _send(call, header=told)
         held.append(chunk)
         size += len(chunk)
         if sum(map(len, held)) >= MESSAGE_BYTES:
-            await call.write(files_pb2.UploadFileRequest(data=b"".join(held)))
+            await _send(call, data=b"".join(held))
             held.clear()
     if any(held):
-        await call.write(files_pb2.UploadFileRequest(data=b"".join(held)))
+        await _send(call, data=b"".join(held))
     final = _header(form)
     if not final.purpose:
         raise errors.InvalidRequest("Missing required parameter: 'purpose'.", code="missing_required_parameter", param="purpose")
     end = _End(size_bytes=size, purpose=final.purpose, expires_after_seconds=final.expires_after_seconds)
-    await call.write(files_pb2.UploadFileRequest(end=end))
+    await _send(call, end=end)
     await call.done_writing()
     return await _outcome(call)
 
@@ -214,22 +214,17 @@ async def _outcome(call: Any) -> files_pb2.UploadFileResponse:
     try:
         async with asyncio.timeout(STORE_SECONDS):
             answer: files_pb2.UploadFileResponse = await call
-    except grpc.aio.AioRpcError:
-        raise rpc.error_of(await _final(call)) from None
+    except grpc.aio.AioRpcError as error:
+        raise rpc.error_of(error) from None
     except TimeoutError:
         raise errors.DeadlineExceeded(retry_after=1) from None
     return answer
 
 
-async def _final(call: Any) -> grpc.aio.AioRpcError:
-    """Tell how the call ended.
+async def _send(call: Any, **part: Any) -> None:
+    """Send one message. Raises InternalError when the call ended before; its own status then says why.
 
-    A write that meets the end of the call makes grpc.aio say "internal error" until the real status, which says why, has arrived.
+    `call.write` would replace that status by "internal error" when it meets the end of the call.
     """
-    for _ in range(100):
-        if await call.details() != _WRITE_FAILED:
-            break
-        await asyncio.sleep(0.01)
-    return grpc.aio.AioRpcError(
-        await call.code(), await call.initial_metadata(), await call.trailing_metadata(), details=await call.details()
-    )
+    message = files_pb2.UploadFileRequest(**part).SerializeToString()
+    await call._cython_call.send_serialized_message(message)  # noqa: SLF001

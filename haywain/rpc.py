@@ -26,7 +26,7 @@ from grpc_reflection.v1alpha import reflection
 
 from haywain import errors, ids, log
 
-__all__ = ["OPTIONS", "Interceptor", "Server", "call", "channel", "error_of", "run", "serving", "stream"]
+__all__ = ["OPTIONS", "Interceptor", "Server", "call", "channel", "error_of", "metadata", "run", "serving", "stream"]
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 OPTIONS: list[tuple[str, int]] = [
@@ -244,14 +244,14 @@ async def call(method: Any, request: Any, *, timeout: float | None = 10.0, tenan
     peer raised, Unavailable or DeadlineExceeded.
     """
     try:
-        return await method(request, timeout=timeout, wait_for_ready=wait, metadata=_metadata(tenant))
+        return await method(request, timeout=timeout, wait_for_ready=wait, metadata=metadata(tenant))
     except grpc.aio.AioRpcError as error:
         raise error_of(error) from None
 
 
 async def stream(method: Any, request: Any, *, timeout: float | None = None, tenant: str = "") -> AsyncGenerator[Any, None]:
     """Call a streaming-answer RPC; closing the iterator cancels the call. Raises as `call` does."""
-    calling = method(request, timeout=timeout, wait_for_ready=timeout is not None, metadata=_metadata(tenant))
+    calling = method(request, timeout=timeout, wait_for_ready=timeout is not None, metadata=metadata(tenant))
     try:
         async for message in calling:
             yield message
@@ -261,7 +261,8 @@ async def stream(method: Any, request: Any, *, timeout: float | None = None, ten
         calling.cancel()
 
 
-def _metadata(tenant: str) -> list[tuple[str, str]]:
+def metadata(tenant: str = "") -> list[tuple[str, str]]:
+    """Make what every call carries: the request id at hand, and the tenant."""
     request_id = structlog.contextvars.get_contextvars().get("request_id", "")
     pairs = [("x-request-id", str(request_id))] if request_id else []
     return [*pairs, ("x-haywain-tenant", tenant)] if tenant else pairs

@@ -7,10 +7,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from batches_peers import SchedulerPeer
+
 from haywain import errors, openai
+from haywain.blobs import DirectoryBlobStore
 from haywain.clock import timestamp
 from haywain.engine.v1 import engine_pb2
-from haywain.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from haywain.scheduler.v1 import scheduler_pb2
 
 __all__ = ["ScriptedScheduler"]
 
@@ -35,11 +38,16 @@ MODELS = [
 ]
 
 
-class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
-    """A scheduler with four models and one engine; the last message of a chat request is the script of its answer."""
+class ScriptedScheduler(SchedulerPeer):
+    """A scheduler with four models and one engine; the last message of a chat request is the script of its answer.
 
-    def __init__(self) -> None:
+    Batches of the model `echo` are done at once, others wait until they are stopped.
+    """
+
+    def __init__(self, blobs: DirectoryBlobStore) -> None:
         """Start with an engine that is ready."""
+        super().__init__(blobs)
+        self.models = MODELS
         self.ready = True
         self.requests: list[scheduler_pb2.CompleteRequest] = []
         self.waiting = asyncio.Event()
@@ -50,9 +58,12 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         engine = engine_pb2.Engine(engine_id="engine-0", backend="echo", models=MODELS, slots=128)
         return [scheduler_pb2.EngineStatus(engine=engine, state=_READY if self.ready else _DRAINING, active=3)]
 
-    async def ListModels(self, request: scheduler_pb2.ListModelsRequest, context: Any) -> scheduler_pb2.ListModelsResponse:  # noqa: N802
-        """List all."""
-        return scheduler_pb2.ListModelsResponse(models=MODELS)
+    async def SubmitBatch(self, request: scheduler_pb2.SubmitBatchRequest, context: Any) -> scheduler_pb2.SubmitBatchResponse:  # noqa: N802
+        """Take a batch in."""
+        answer = await super().SubmitBatch(request, context)
+        if request.shards[0].model == "echo":
+            self.run(request.batch_id, completed=request.row_count)
+        return answer
 
     async def ListEngines(self, request: scheduler_pb2.ListEnginesRequest, context: Any) -> scheduler_pb2.ListEnginesResponse:  # noqa: N802
         """List the one."""

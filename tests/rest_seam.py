@@ -22,6 +22,7 @@ from rest_peers import ScriptedScheduler
 from gateway import envoy
 from gateway import service as gateway
 from haywain import rpc
+from haywain.blobs import DirectoryBlobStore
 from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import BatchesSettings, EnvoySettings, FilesSettings, Settings
 from services.batches import service as batches
@@ -110,7 +111,7 @@ class RestMesh:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     async def _serve_scheduler(self, settings: Settings, stopping: asyncio.Event) -> None:
-        self.scheduler = ScriptedScheduler()
+        self.scheduler = ScriptedScheduler(DirectoryBlobStore(self.data / "blobs"))
         add = scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server
         service = (self.scheduler, add, "haywain.scheduler.v1.SchedulerService")
         async with rpc.serving(settings.address("scheduler"), [service], grace_seconds=0.2):

@@ -12,6 +12,7 @@
           error: {code: …, param: …}          # short for json: {error: …}
           text: …                             # the body, exactly
         save: {file: id}                      # name: path into the JSON answer
+        eventually: true                      # ask again until it is so
       - grpc: files.GetFile
         request: {file_id: "${file}"}
         expect: {status: NOT_FOUND, error: {code: …, param: …}, json: {…}}
@@ -25,6 +26,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,9 +104,21 @@ class Case:
         """Run the steps in order."""
         for step in steps:
             filled = self._filled(step)
-            answer = self._http(filled) if "http" in filled else self._grpc(filled)
+            answer = self._eventually(filled) if "eventually" in filled else self._once(filled)
             for name, path in filled.get("save", {}).items():
                 self._saved[name] = _at(answer, path)
+
+    def _once(self, step: dict[str, Any]) -> Any:
+        return self._http(step) if "http" in step else self._grpc(step)
+
+    def _eventually(self, step: dict[str, Any]) -> Any:
+        give_up = time.monotonic() + 20
+        while True:
+            try:
+                return self._once(step)
+            except AssertionError:
+                if time.monotonic() > give_up:
+                    raise
 
     def _filled(self, value: Any) -> Any:
         match value:
