@@ -12,7 +12,7 @@ import grpc
 from haywain import errors, openai
 from haywain.engine.v1 import engine_pb2 as pb
 
-__all__ = ["ChatAnswer", "answer_result", "cancelled", "engine_error", "error_result", "row_timeout"]
+__all__ = ["ChatAnswer", "TextAnswer", "answer_result", "cancelled", "engine_error", "error_result", "row_timeout"]
 
 _STATUS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -84,6 +84,36 @@ class ChatAnswer:
                 system_fingerprint=self.fingerprint,
             )
         )
+
+
+class TextAnswer:
+    """Makes the bodies of one answer of /v1/completions; all of them share id, time and model."""
+
+    __slots__ = ("created", "fingerprint", "id", "model")
+
+    def __init__(self, model: str, *, fingerprint: str | None = None) -> None:
+        """`model` is the id as the caller named it."""
+        self.id = f"cmpl-{_PROCESS}{next(_answers):010x}"
+        self.created = int(time.time())
+        self.model = model
+        self.fingerprint = fingerprint
+
+    def whole(self, choices: list[openai.TextChoice], usage: openai.CompletionUsage | None) -> bytes:
+        """Encode a `text_completion`; with no choices, a stream's last chunk."""
+        return openai.encode(
+            openai.TextCompletion(
+                id=self.id,
+                created=self.created,
+                model=self.model,
+                choices=choices,
+                usage=usage,
+                system_fingerprint=self.fingerprint,
+            )
+        )
+
+    def chunk(self, text: str, index: int = 0, *, finish_reason: str | None = None, logprobs: Any = None) -> bytes:
+        """Encode a piece of a choice's text; a choice's last one has the finish reason."""
+        return self.whole([openai.TextChoice(index=index, text=text, finish_reason=finish_reason, logprobs=logprobs)], None)
 
 
 def answer_result(

@@ -23,8 +23,12 @@ from haywain.settings import EchoSettings, EngineSettings
 
 __all__ = ["EchoBackend", "create"]
 
-_FIELDS: Final = sorted(echo_text.CHAT_FIELDS)
-_ANSWERS: Final = {"/v1/chat/completions": echo_text.chat}
+_FIELDS: Final = sorted(echo_text.CHAT_FIELDS | echo_text.COMPLETION_FIELDS | echo_text.EMBEDDING_FIELDS)
+_ANSWERS: Final = {
+    "/v1/chat/completions": echo_text.chat,
+    "/v1/completions": echo_text.completion,
+    "/v1/embeddings": echo_text.embedding,
+}
 
 
 def create(settings: EngineSettings) -> EchoBackend:

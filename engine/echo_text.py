@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import math
 import re
+import struct
 from typing import Final
 
 import msgspec
 
 from engine import answers
 from engine.chat import ChatRequest, parse_chat
+from engine.completion import Input, parse_completion, parse_embedding
 from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
 
-__all__ = ["CHAT_FIELDS", "Outcome", "chat", "cut", "words"]
+__all__ = [
+    "CHAT_FIELDS", "COMPLETION_FIELDS", "EMBEDDING_FIELDS", "Outcome", "chat", "completion", "cut", "embedding", "vector", "words",
+]  # fmt: skip
 
-CHAT_FIELDS: Final = openai.CHAT_FIELDS - {"logprobs", "top_logprobs", "logit_bias", "response_format", "chat_template_kwargs"}
+_REFUSED: Final = {"logprobs", "top_logprobs", "logit_bias", "response_format", "chat_template_kwargs"}
+CHAT_FIELDS: Final = openai.CHAT_FIELDS - _REFUSED
+COMPLETION_FIELDS: Final = openai.COMPLETION_FIELDS - _REFUSED
+EMBEDDING_FIELDS: Final = openai.EMBEDDING_FIELDS
 """what is honoured; sampling fields are, trivially"""
+
+_DIMENSIONS: Final = 64
 
 _WORDS: Final = re.compile(r"\s*\S+(?:\s+\Z)?|\s+\Z")
 
@@ -81,3 +93,58 @@ def _chunks(
     if request.include_usage:
         chunks.append(answer.usage_chunk(usage))
     return chunks
+
+
+def completion(sequence_id: int, body: bytes, stream: bool) -> Outcome:
+    """Answer /v1/completions: each prompt is repeated. Raises InvalidRequest."""
+    request = parse_completion(body, COMPLETION_FIELDS)
+    prompts = [_text(given) for given in request.prompts]
+    answer = answers.TextAnswer(request.model)
+    choices: list[openai.TextChoice] = []
+    deltas: list[bytes] = []
+    tokens = 0
+    for prompt in prompts:
+        content, reason, count = cut(prompt, request.stops, request.max_tokens)
+        for _ in range(request.choices):
+            index = len(choices)
+            tokens += count
+            choices.append(openai.TextChoice(index=index, text=content, finish_reason=reason))
+            if stream:
+                deltas += [answer.chunk(word, index) for word in words(content)]
+                deltas.append(answer.chunk("", index, finish_reason=reason))
+    usage = openai.CompletionUsage.of(sum(len(prompt.split()) for prompt in prompts), tokens)
+    if stream and request.include_usage:
+        deltas.append(answer.whole([], usage))
+    return Outcome("\n".join(prompts), tokens, deltas, answers.answer_result(sequence_id, answer.whole(choices, usage), usage))
+
+
+def embedding(sequence_id: int, body: bytes, stream: bool) -> Outcome:
+    """Answer /v1/embeddings: each input gets a unit vector that depends on its text alone. Raises InvalidRequest."""
+    request = parse_embedding(body, EMBEDDING_FIELDS)
+    texts = [_text(given) for given in request.inputs]
+    vectors: list[list[float] | str] = []
+    for text in texts:
+        numbers = vector(text, request.dimensions or _DIMENSIONS)
+        packed = struct.pack(f"<{len(numbers)}f", *numbers) if request.encoding_format == "base64" else None
+        vectors.append(numbers if packed is None else base64.b64encode(packed).decode())
+    count = sum(len(text.split()) for text in texts)
+    answer = openai.EmbeddingList(
+        data=[openai.Embedding(index=index, embedding=numbers) for index, numbers in enumerate(vectors)],
+        model=request.model,
+        usage=openai.EmbeddingUsage(count, count),
+    )
+    result = answers.answer_result(sequence_id, openai.encode(answer), openai.CompletionUsage.of(count, 0))
+    return Outcome("\n".join(texts), 0, [], result)
+
+
+def vector(text: str, dimensions: int) -> list[float]:
+    """Make a unit vector from a text's hash."""
+    digest = hashlib.shake_256(text.encode()).digest(4 * dimensions)
+    numbers = [number or 1 for number in struct.unpack(f"<{dimensions}i", digest)]
+    length = math.sqrt(sum(number * number for number in numbers))
+    return [number / length for number in numbers]
+
+
+def _text(given: Input) -> str:
+    """Take a text as it is, token ids as words."""
+    return given if isinstance(given, str) else " ".join(map(str, given))

@@ -21,6 +21,8 @@ __all__ = ["MESSAGE_BYTES", "MESSAGE_ROWS", "RunStream"]
 MESSAGE_ROWS = 128
 MESSAGE_BYTES = 1_048_576
 """bodies in a message, unless one alone is larger"""
+_RESULT_BYTES = 32 * 1_048_576
+"""the largest answer, well below what a gRPC message may have: one row must not break the stream of the others"""
 _UNREAD_BYTES = 64 * 1_048_576
 """chunks of streamed answers that may wait for a caller who doesn't read"""
 
@@ -35,7 +37,8 @@ class RunStream:
         self._held = 0  # credits that are in use: taken and their result not sent
         self._surplus = 0  # refusals that wait to be sent
         self._taken: dict[int, Seat] = {}
-        self._outbox: deque[tuple[pb.SequenceResult | pb.SequenceDelta, int]] = deque()  # with the credits it gives back
+        self._outbox: deque[tuple[pb.SequenceResult | pb.SequenceDelta, int, int]] = deque()
+        # with its size and the credits it gives back
         self._unread = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -46,7 +49,7 @@ class RunStream:
 
     def delta(self, local_id: int, body: bytes) -> None:
         """Queue a chunk."""
-        self._outbox.append((pb.SequenceDelta(sequence_id=local_id, body=body), 0))
+        self._outbox.append((pb.SequenceDelta(sequence_id=local_id, body=body), len(body), 0))
         self._unread += len(body)
         if self._unread > _UNREAD_BYTES:
             self.fail(errors.CapacityExceeded(f"The caller left more than {_UNREAD_BYTES} bytes of chunks unread."))
@@ -55,7 +58,11 @@ class RunStream:
     def result(self, local_id: int, result: pb.SequenceResult) -> None:
         """Queue an end."""
         self._taken.pop(local_id, None)
-        self._outbox.append((result, 1))
+        size = len(result.body)
+        if size > _RESULT_BYTES:
+            message = f"The answer has {size} bytes, at most {_RESULT_BYTES} can be sent."
+            result = answers.engine_error(local_id, message)
+        self._outbox.append((result, size, 1))
         self._wake.set()
 
     # -- from the service -----------------------------------------------------------------------------------------------------
@@ -128,7 +135,7 @@ class RunStream:
     def _refuse(self, local_id: int) -> None:
         error = errors.Unavailable(f"No credit: this stream has {self._window} sequences here already.", retry_after=1)
         self._surplus += 1
-        self._outbox.append((answers.error_result(local_id, error), 0))
+        self._outbox.append((answers.error_result(local_id, error), 0, 0))
         self._wake.set()
 
     def _message(self) -> pb.RunResponse:
@@ -137,13 +144,13 @@ class RunStream:
         deltas: list[pb.SequenceDelta] = []
         size = credits_back = 0
         while self._outbox and len(results) + len(deltas) < MESSAGE_ROWS:
-            entry, credit = self._outbox[0]
-            size += len(entry.body)
+            entry, entry_size, credit = self._outbox[0]
+            size += entry_size
             if size > MESSAGE_BYTES and (results or deltas):
                 break
             self._outbox.popleft()
             if isinstance(entry, pb.SequenceDelta):
-                self._unread -= len(entry.body)
+                self._unread -= entry_size
                 deltas.append(entry)
                 continue
             results.append(entry)

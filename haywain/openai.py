@@ -11,8 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 __all__ = [
-    "CHAT_FIELDS", "ENDPOINTS", "ChatChoice", "ChatChunk", "ChatChunkChoice", "ChatCompletion", "ChatDelta", "ChatMessage",
-    "CompletionUsage", "ErrorBody", "ErrorEnvelope", "ascii_json", "encode", "error_body",
+    "CHAT_FIELDS", "COMPLETION_FIELDS", "EMBEDDING_FIELDS", "ENDPOINTS", "ChatChoice", "ChatChunk", "ChatChunkChoice",
+    "ChatCompletion", "ChatDelta", "ChatMessage", "CompletionUsage", "Embedding", "EmbeddingList", "EmbeddingUsage", "ErrorBody",
+    "ErrorEnvelope", "TextChoice", "TextCompletion", "ascii_json", "encode", "error_body",
 ]  # fmt: skip
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
@@ -25,6 +26,12 @@ CHAT_FIELDS = frozenset(
     }
 )  # fmt: skip
 """Body fields of /v1/chat/completions that an engine may honour; `stream` never in a batch."""
+
+COMPLETION_FIELDS = CHAT_FIELDS - {"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"} | {"prompt"}
+"""The same of /v1/completions."""
+
+EMBEDDING_FIELDS = frozenset({"model", "input", "dimensions", "encoding_format", "user"})
+"""The same of /v1/embeddings."""
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
@@ -155,3 +162,48 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: CompletionUsage | None = None
     system_fingerprint: str | None = None
+
+
+class TextChoice(msgspec.Struct, kw_only=True):
+    """One answer of /v1/completions; `finish_reason` is null in all chunks of a stream but a choice's last."""
+
+    index: int
+    text: str
+    finish_reason: str | None
+    logprobs: Any = None
+
+
+class TextCompletion(msgspec.Struct, kw_only=True):
+    """A whole answer of /v1/completions, or a piece of a streamed one, which has the same shape."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: CompletionUsage | None = None
+    system_fingerprint: str | None = None
+
+
+class EmbeddingUsage(msgspec.Struct):
+    """`usage` of /v1/embeddings, in tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(msgspec.Struct, kw_only=True):
+    """The vector of one input: numbers, or base64 of little-endian 32-bit floats."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(msgspec.Struct, kw_only=True):
+    """A whole answer of /v1/embeddings, in the order of the inputs."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage

@@ -282,6 +282,17 @@ async def test_large_results_are_cut_into_messages_by_size(data_dir: Path) -> No
     assert [len(message.results) for message in caller.messages] == [0, 2, 1, 1, 1]
 
 
+async def test_an_answer_too_large_to_send_fails_its_row_alone(data_dir: Path) -> None:
+    """An answer past what a message can hold becomes an engine_error with both numbers; the stream goes on."""
+    async with engine_with(data_dir, slots=2) as engine:
+        caller = await engine.open()
+        caller.send(sequence(1, "x" * 300_000, body={"n": 128}), sequence(2))
+        large, other = await caller.ended(1, 2)
+    assert (large.status_code, large.error.code, large.retryable) == (500, "engine_error", False)
+    assert "33554432" in large.error.message
+    assert other.status_code == 200
+
+
 async def test_ids_are_the_streams_own(data_dir: Path) -> None:
     """Two streams may use the same ids at the same time, each gets its own answers; one stream may not."""
     async with engine_with(data_dir, slots=4, ms_per_row=10) as engine:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
+import struct
 from typing import Any
 
 import pytest
@@ -83,3 +86,42 @@ def test_chunks_of_each_choice_join_to_its_text() -> None:
         assert "".join(chunk["delta"].get("content", "") for chunk in own) == choice["message"]["content"]
         assert [chunk["finish_reason"] for chunk in own] == [None] * (len(own) - 1) + ["stop"]
     assert all(chunk["usage"] is None for chunk in chunks)
+
+
+def test_completions_repeat_each_prompt() -> None:
+    """Each prompt, text or token ids, gets `n` choices in order; a stream's pieces join to them."""
+    body = {
+        "model": "echo",
+        "prompt": ["a b c", "d"],
+        "n": 2,
+        "max_tokens": 2,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    outcome = echo_text.completion(1, json.dumps(body).encode(), stream=True)
+    answer = json.loads(outcome.result.body)
+    assert answer["object"] == "text_completion"
+    assert [(choice["index"], choice["text"], choice["finish_reason"]) for choice in answer["choices"]] == [
+        (0, "a b", "length"), (1, "a b", "length"), (2, "d", "stop"), (3, "d", "stop"),
+    ]  # fmt: skip
+    assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (4, 6)
+    *chunks, last = [json.loads(delta) for delta in outcome.deltas]
+    pieces = [chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"][0]["index"] == 1]
+    assert "".join(pieces) == "a b"
+    assert (last["choices"], last["usage"]["total_tokens"]) == ([], 10)
+    outcome = echo_text.completion(1, b'{"model":"echo","prompt":[1,22]}', stream=False)
+    assert json.loads(outcome.result.body)["choices"][0]["text"] == "1 22"
+
+
+def test_embeddings_are_unit_vectors_of_the_text_alone() -> None:
+    """Equal texts have equal vectors, others don't; base64 holds the same numbers as 32-bit floats."""
+    body = {"model": "echo", "input": ["a", "b", "a"], "dimensions": 8}
+    answer = json.loads(echo_text.embedding(1, json.dumps(body).encode(), stream=False).result.body)
+    one, other, again = (entry["embedding"] for entry in answer["data"])
+    assert one == again != other
+    assert math.isclose(sum(number * number for number in one), 1)
+    assert answer["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
+    body = {"model": "echo", "input": "a", "dimensions": 8, "encoding_format": "base64"}
+    answer = json.loads(echo_text.embedding(1, json.dumps(body).encode(), stream=False).result.body)
+    unpacked = struct.unpack("<8f", base64.b64decode(answer["data"][0]["embedding"]))
+    assert all(math.isclose(left, right, rel_tol=1e-6) for left, right in zip(unpacked, one, strict=True))
