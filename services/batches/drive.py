@@ -71,7 +71,7 @@ class Driver:
         self._swept_at = float("-inf")
 
     def add(self, batch_id: str, expires_at: float) -> None:
-        """Drive a batch that this replica has leased."""
+        """Drive a batch that this replica has leased, or, when it was just made here, is about to."""
         if batch_id not in self._open:
             self._open[batch_id] = _Open(expires_at)
             self.book.open(batch_id)
@@ -187,11 +187,12 @@ class Driver:
     async def _claim(self) -> None:
         """Take what nobody drives; notice what another replica cancelled."""
         now = self._clock.now()
+        held = await self._store.claim()
         if now > self._renewed_at + LEASE_SECONDS / 3:
-            await self._store.renew()
+            held |= await self._store.renew()
             self._renewed_at = now
-        for batch_id, expires_at in (await self._store.claim()).items():
-            self.add(batch_id, expires_at)
+        for batch_id in held.keys() - self._open.keys():
+            self.add(batch_id, held[batch_id])
         for batch_id in await self._store.cancelling():
             self._tell(batch_id, "cancelling")
 

@@ -45,7 +45,7 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
         """Nothing is kept here but what was passed in."""
         self.driver = driver
         self._settings = settings
-        self._store = store
+        self.store = store
         self._files, self._scheduler = peers
         self._clock = clock
 
@@ -53,7 +53,7 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
         """Check and record a batch; the driver does the rest."""
         record = new_record(request, self._settings.batches, self._clock.now())
         if record.request_id is not None:
-            earlier = await self._store.of_request(record.tenant, record.request_id)
+            earlier = await self.store.of_request(record.tenant, record.request_id)
             if earlier is not None:
                 return batches_pb2.CreateBatchResponse(batch=await self._with_progress(earlier))
         created = await self._record(record)
@@ -64,7 +64,7 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
 
     async def GetBatch(self, request: batches_pb2.GetBatchRequest, context: Any) -> batches_pb2.GetBatchResponse:
         """Describe one batch."""
-        record = await self._store.get(_tenant(request), request.batch_id)
+        record = await self.store.get(_tenant(request), request.batch_id)
         return batches_pb2.GetBatchResponse(batch=await self._with_progress(record))
 
     async def ListBatches(self, request: batches_pb2.ListBatchesRequest, context: Any) -> batches_pb2.ListBatchesResponse:
@@ -73,7 +73,7 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
         if size < 0:
             message = f"limit must be at least 0, but got {size}."
             raise errors.InvalidRequest(message, code="integer_below_min_value", param="limit")
-        records = await self._store.page(_tenant(request), after=request.page_token, size=size + 1)
+        records = await self.store.page(_tenant(request), after=request.page_token, size=size + 1)
         page = records[:size]
         return batches_pb2.ListBatchesResponse(
             batches=await self._messages(page), next_page_token=page[-1].batch_id if len(records) > size else ""
@@ -82,18 +82,18 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
     async def UpdateBatch(self, request: batches_pb2.UpdateBatchRequest, context: Any) -> batches_pb2.UpdateBatchResponse:
         """Replace the metadata, in whatever status."""
         check_metadata(request.metadata, UPDATE_PAIRS)
-        record = await self._store.set_metadata(_tenant(request), request.batch_id, dict(request.metadata))
+        record = await self.store.set_metadata(_tenant(request), request.batch_id, dict(request.metadata))
         return batches_pb2.UpdateBatchResponse(batch=await self._with_progress(record))
 
     async def CancelBatch(self, request: batches_pb2.CancelBatchRequest, context: Any) -> batches_pb2.CancelBatchResponse:
         """Make a batch `cancelling`; the driver stops its rows."""
-        record = await self._store.get(_tenant(request), request.batch_id)
-        cancelled = await self._store.move(record.batch_id, Status.CANCELLING)
+        record = await self.store.get(_tenant(request), request.batch_id)
+        cancelled = await self.store.move(record.batch_id, Status.CANCELLING)
         if cancelled is not None:
             _log.info("batch.cancelling", batch_id=record.batch_id)
             self.driver.wake(record.batch_id)
             return batches_pb2.CancelBatchResponse(batch=await self._with_progress(cancelled))
-        record = await self._store.get(_tenant(request), request.batch_id)
+        record = await self.store.get(_tenant(request), request.batch_id)
         if record.status not in (Status.CANCELLING, Status.CANCELLED):
             raise errors.Conflict(f"Cannot cancel a batch with status '{record.status.value}'.")
         return batches_pb2.CancelBatchResponse(batch=await self._with_progress(record))
@@ -107,17 +107,17 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
         except errors.FileMissing as error:
             if self._settings.batches.check_file_at_create:
                 raise errors.InvalidRequest(error.message, param="input_file_id") from None
-            return await self._store.add(record, await self._admission())
+            return await self.store.add(record, await self._admission())
         check_file(file)
         admission = await self._admission()
-        await self._store.intend(record.batch_id)
+        await self.store.intend(record.batch_id)
         try:
             blob_key = await self._files.hold(record.tenant, record.input_file_id, record.batch_id)
         except errors.NotFound:
-            await self._store.end_intent(record.batch_id)
+            await self.store.end_intent(record.batch_id)
             raise errors.InvalidRequest(f"The file '{record.input_file_id}' was deleted.", param="input_file_id") from None
         try:
-            created = await self._store.add(replace(record, input_blob_key=blob_key, line_count=file.line_count), admission)
+            created = await self.store.add(replace(record, input_blob_key=blob_key, line_count=file.line_count), admission)
         except errors.HaywainError:
             await self._undo(record)
             raise
@@ -129,7 +129,7 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
         """Release a hold that got no batch; what fails here is done by the driver's sweep."""
         with contextlib.suppress(errors.HaywainError):
             await self._files.release(record.batch_id)
-            await self._store.end_intent(record.batch_id)
+            await self.store.end_intent(record.batch_id)
 
     async def _admission(self) -> Admission:
         settings = self._settings

@@ -56,12 +56,11 @@ class BatchStore:
         await self._database.write(lambda tx: tx.execute("end_intent", batch_id=batch_id))
 
     async def add(self, record: Record, admission: Admission) -> Record:
-        """Record a new batch, leased to this replica, and end its intent. Durable when this returns.
+        """Record a new batch and end its intent. Durable when this returns; nobody has leased it yet.
 
         With a `request_id` that was used before, answers that batch and records nothing. Raises CapacityExceeded, InvalidRequest
         when another batch is active on the file and that is forbidden, Unavailable when the intent is gone.
         """
-        leased = msgspec.structs.replace(record, lease_owner=self._owner, lease_until=self._clock.now() + LEASE_SECONDS)
 
         def add(tx: Transaction) -> Record:
             earlier = _of_request(tx, record)
@@ -70,8 +69,8 @@ class BatchStore:
             _admit(tx, record, admission)
             if record.input_blob_key and not tx.execute("end_intent", batch_id=record.batch_id):
                 raise errors.Unavailable(retry_after=1)
-            if tx.execute("add_batch", **to_row(leased)):
-                return leased
+            if tx.execute("add_batch", **to_row(record)):
+                return record
             return _of_request(tx, record) or _missing(record.batch_id)
 
         return await self._database.write(add)
@@ -187,10 +186,11 @@ class BatchStore:
         lease = {"owner": self._owner, "now": now, "until": now + LEASE_SECONDS}
         return {row["batch_id"]: row["expires_at"] for row in await self._database.write(lambda tx: tx.fetch("claim", **lease))}
 
-    async def renew(self) -> None:
-        """Hold on to what is held."""
+    async def renew(self) -> dict[str, float]:
+        """Hold on to what is held; answers ids with the times they expire at."""
         now = self._clock.now()
-        await self._database.write(lambda tx: tx.execute("renew", owner=self._owner, now=now, until=now + LEASE_SECONDS))
+        lease = {"owner": self._owner, "now": now, "until": now + LEASE_SECONDS}
+        return {row["batch_id"]: row["expires_at"] for row in await self._database.write(lambda tx: tx.fetch("renew", **lease))}
 
     async def cancelling(self) -> list[str]:
         """List the held batches that somebody, perhaps another replica, cancelled."""

@@ -111,6 +111,7 @@ returning batch_id, expires_at
 
 -- name: renew
 update batches set lease_until = :until where lease_owner = :owner and settled = 0 and lease_until >= :now
+returning batch_id, expires_at
 
 -- name: cancelling
 select batch_id from batches where lease_owner = :owner and settled = 0 and status = 'cancelling'
