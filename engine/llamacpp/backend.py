@@ -63,7 +63,7 @@ class LlamaCppBackend:
         self._vocabulary = Vocabulary.load(self._path)
         self._template = ChatTemplate(self._vocabulary)
         self.version = f"llama-cpp-python {version('llama-cpp-python')}"
-        self._decoders = settings.workers or len(os.sched_getaffinity(0))
+        self._decoders = settings.workers or _cores()
         self._wanted = _wanted(settings, self._path, self._vocabulary, self._decoders)
         self.slots = self._decoders * self._wanted.slots
         self.lookahead = self.slots
@@ -183,6 +183,11 @@ class LlamaCppBackend:
     def _refuse(self, row: Row, result: pb.SequenceResult) -> None:
         del self._rows[row.sequence_id]
         row.refuse(result)
+
+
+def _cores() -> int:
+    """Count the cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, decoders: int) -> Open:

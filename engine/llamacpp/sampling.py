@@ -19,10 +19,11 @@ from engine.llamacpp.messages import Sampling
 __all__ = ["Sampler", "is_plain_greedy"]
 
 Logits = npt.NDArray[np.float32]
+Places = npt.NDArray[np.int64]
 _BLOCK = 256
 """logits whose sum is taken at once"""
-_NEAR = 16.0
-"""logits this far below the best one are rarely among the top_p"""
+_NEAR = (0.05, 0.005, 0.0005, 1e-5, -1.0)
+"""what is looked at for the largest weights, one threshold after another: sorting few is fast, and few are enough nearly always"""
 
 
 def is_plain_greedy(sampling: Sampling) -> bool:
@@ -79,39 +80,41 @@ class Sampler:
 
     def _drawn(self, logits: Logits, top: float) -> int:
         sampling = self._sampling
-        tokens: npt.NDArray[np.int64] | None = None
-        if 0 < sampling.top_k < len(logits):
-            tokens = np.argpartition(logits, -sampling.top_k)[-sampling.top_k :]
-            tokens.sort()
-            logits = logits[tokens]
         # Relative to the best token, whose weight is 1.
         weights = np.exp((logits - np.float32(top)) / np.float32(sampling.temperature))
-        if sampling.min_p > 0 or sampling.top_p < 1:
-            kept = self._kept(weights)
-            weights = weights[kept]
-            tokens = kept if tokens is None else tokens[kept]
-        place = draw(weights, self._random.random())
-        return place if tokens is None else int(tokens[place])
-
-    def _kept(self, weights: Logits) -> npt.NDArray[np.int64]:
-        """Give the places of the weights that top_p and min_p leave, in their order."""
-        kept = np.flatnonzero(weights >= self._sampling.min_p) if self._sampling.min_p > 0 else np.arange(len(weights))
-        if self._sampling.top_p < 1:
-            enough = self._sampling.top_p * float(weights.sum(dtype=np.float64))
-            nucleus = _nucleus(weights, enough)
-            kept = np.intersect1d(kept, nucleus, assume_unique=True)
-        return kept
+        places: Places | None = None
+        if 0 < sampling.top_k < len(weights):
+            places = _largest(weights, sampling.top_k)
+        if sampling.top_p < 1:
+            some = weights if places is None else weights[places]
+            nucleus = _nucleus(some, sampling.top_p * float(some.sum(dtype=np.float64)))
+            places = nucleus if places is None else places[nucleus]
+        if sampling.min_p > 0:
+            kept = np.flatnonzero((weights if places is None else weights[places]) >= sampling.min_p)
+            places = kept if places is None else places[kept]
+        uniform = self._random.random()
+        return draw(weights, uniform) if places is None else int(places[draw(weights[places], uniform)])
 
 
-def _nucleus(weights: Logits, enough: float) -> npt.NDArray[np.int64]:
-    """Give the places of the largest weights that together reach `enough`; at least one."""
-    near = np.flatnonzero(weights > np.exp(-_NEAR))
-    if float(weights[near].sum(dtype=np.float64)) < enough:
-        near = np.arange(len(weights))
+def _largest(weights: Logits, count: int) -> Places:
+    """Give the places of the `count` largest weights, in their order."""
+    for near in _NEAR:
+        places = np.flatnonzero(weights > near)
+        if len(places) >= count:
+            break
+    return np.sort(places[np.argpartition(-weights[places], count - 1)[:count]])
+
+
+def _nucleus(weights: Logits, enough: float) -> Places:
+    """Give the places of the largest weights that together reach `enough`, the largest first; at least one."""
+    for near in _NEAR:
+        places = np.flatnonzero(weights > near)
+        if float(weights[places].sum(dtype=np.float64)) >= enough:
+            break
     # Stable, so that equal weights are taken in the order of their tokens.
-    order = near[np.argsort(-weights[near], kind="stable")]
-    count = int(np.searchsorted(np.cumsum(weights[order], dtype=np.float64), enough)) + 1
-    return np.sort(order[:count])
+    places = places[np.argsort(-weights[places], kind="stable")]
+    count = int(np.searchsorted(np.cumsum(weights[places], dtype=np.float64), enough)) + 1
+    return places[:count]
 
 
 def draw(weights: Logits, uniform: float) -> int:
