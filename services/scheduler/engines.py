@@ -52,6 +52,8 @@ class Entry:
         self.seen = now
         self.link: Link | None = None
         self.draining = False
+        self.replaced = False
+        """The same incarnation described itself anew: nothing died."""
         self.ended = ended
         self.running: asyncio.Task[None] | None = None
 
@@ -78,11 +80,13 @@ class Engines:
         self._returns = returns
         self._entries: dict[str, Entry] = {}
         self._group: asyncio.TaskGroup | None = None
+        self._swept = clock.monotonic()
         self.registered = asyncio.Event()
         """An engine registered in this life of the scheduler."""
 
     async def run(self) -> None:
         """Watch heartbeats and hold streams until cancelled."""
+        self._swept = self._clock.monotonic()
         async with asyncio.TaskGroup() as self._group:
             for entry in self._entries.values():
                 if entry.state != _State.STATE_LOST:
@@ -105,6 +109,7 @@ class Engines:
                 self._connect(entry)
             return False
         if entry is not None and entry.running is not None:
+            entry.replaced = entry.engine.incarnation == engine.incarnation
             entry.running.cancel()
         _log.info("engine.registered", engine_id=engine.engine_id, incarnation=engine.incarnation, address=engine.address)
         self._entries[engine.engine_id] = new = Entry(engine, now, entry.status().ended if entry else 0)
@@ -140,7 +145,10 @@ class Engines:
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()
+        late = now - self._swept - self._heartbeat_ms / 1000
+        self._swept = now
         for engine_id, entry in list(self._entries.items()):
+            entry.seen += max(0.0, late)  # when we were stopped, engines could not be heard
             silent = now - entry.seen
             if entry.state == _State.STATE_LOST:
                 if silent > _FORGET_SECONDS:
@@ -182,13 +190,15 @@ class Engines:
             in_order = True
         except* (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as failures:
             _log.warning("engine.stream_broke", engine_id=entry.engine.engine_id, error=_first_line(failures), active=link.active)
+        except* Exception:  # noqa: BLE001 - whatever an engine does ends its stream only
+            _log.exception("engine.stream_failed", engine_id=entry.engine.engine_id)
         finally:
             call.cancel()
             entry.ended += link.ended
             entry.link = None
             if entry.state != _State.STATE_LOST:
                 entry.state = _State.STATE_CONNECTING
-            self._returns.lost(link, in_order=in_order)
+            self._returns.lost(link, in_order=in_order or entry.replaced)
 
     async def _read(self, entry: Entry, link: Link, call: Any) -> None:
         while True:
@@ -200,6 +210,7 @@ class Engines:
             if entry.state == _State.STATE_CONNECTING:
                 entry.state = _State.STATE_READY
                 link.ready = True
+            entry.seen = self._clock.monotonic()
             self._returns.arrived(link, response)
 
     async def _write(self, link: Link, call: Any) -> None:

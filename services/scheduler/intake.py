@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import bisect
 import contextlib
 import os
 import re
@@ -15,6 +14,7 @@ import msgspec
 from haywain import errors, log
 from haywain.blobs import BlobStore
 from haywain.clock import Clock, seconds
+from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from services.scheduler.batch import Batch, Submission, Tally
 from services.scheduler.journal import Journal
@@ -68,8 +68,10 @@ class Intake:
         if request.batch_id in self.batches:
             return self.batches[request.batch_id]
         _check(request)
+        expedited = request.lane == engine_pb2.LANE_EXPEDITED
+        lane = int(engine_pb2.LANE_EXPEDITED if expedited else engine_pb2.LANE_STANDARD)
         submission = Submission(
-            batch_id=request.batch_id, submit_order=0, tenant=request.tenant, endpoint=request.endpoint, lane=int(request.lane),
+            batch_id=request.batch_id, submit_order=0, tenant=request.tenant, endpoint=request.endpoint, lane=lane,
             expire_at=seconds(request.expire_time), input_key=request.input_blob_key, index_key=request.index_blob_key,
             row_count=request.row_count, body_defaults=request.body_defaults.decode(), deterministic=request.deterministic,
         )  # fmt: skip
@@ -115,10 +117,11 @@ class Intake:
     async def _open(self, stored: Stored) -> None:
         terms = stored.submission
         path, prefix = self._folder / f"{terms.batch_id}.jsonl", row_prefix(terms.batch_id)
-        found = await asyncio.to_thread(replay, path, prefix, terms.row_count, stored.end_byte)
+        firsts = [shard.first_row for shard in stored.shards]
+        found = await asyncio.to_thread(replay, path, prefix, terms.row_count, stored.end_byte, firsts)
         tally = stored.tally
-        for _, row in found.tail:
-            tally.add(row)
+        for news in found.tail.values():
+            tally.add(news)
         tally.completed, tally.failed = found.recorded.count(1), found.recorded.count(2)
         batch = Batch(
             submission=terms, recorded=found.recorded, journal=Journal(path, found.end),
@@ -147,21 +150,17 @@ class Intake:
     async def _recover(self, stored: Stored, found: Replay) -> set[int]:
         """Commit what an earlier life recorded without a segment; gives the shards that are done by now."""
         batch_id, recorded = stored.submission.batch_id, found.recorded
-        tallies: dict[int, Tally] = {}
-        firsts = [shard.first_row for shard in stored.shards]
-        for row, tally in found.tail:
-            tallies.setdefault(bisect.bisect_right(firsts, row) - 1, Tally()).add(tally)
         segments, reopened = [], set[int]()
         for at, shard in enumerate(stored.shards):
             done = not recorded.count(0, shard.first_row, shard.first_row + shard.row_count)
             if shard.state == 2:
                 if not done:
                     reopened.add(shard.shard)
-            elif done or at in tallies:
+            elif done or at in found.tail:
                 segments.append(
                     Segment(
                         batch_id=batch_id, shard=shard.shard, epoch=0, seq=0, object=f"{batch_id}.jsonl",
-                        start_byte=stored.end_byte, end_byte=found.end, tally=tallies.get(at, Tally()), done=done,
+                        start_byte=stored.end_byte, end_byte=found.end, tally=found.tail.get(at, Tally()), done=done,
                     )
                 )  # fmt: skip
         if segments:

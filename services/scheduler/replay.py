@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,17 +34,17 @@ class Replay(msgspec.Struct):
     """By row: 0 not in the journal, 1 completed, 2 failed."""
     end: int
     """Where the last whole line ends: whatever is behind it was never synced."""
-    tail: list[tuple[int, Tally]]
-    """Rows of lines behind the checkpoint."""
+    tail: dict[int, Tally]
+    """What lines behind the checkpoint say, by shard."""
 
 
-def replay(path: Path, prefix: bytes, row_count: int, checkpoint: int) -> Replay:
-    """Read a journal back; `checkpoint` is the byte up to which its tokens are known. Blocking.
+def replay(path: Path, prefix: bytes, row_count: int, checkpoint: int, firsts: Sequence[int]) -> Replay:
+    """Read a journal back; `checkpoint` is the byte up to which its tokens are known, `firsts` each shard's first row. Blocking.
 
     The first line behind the checkpoint that is not one of ours ends the journal: a crash can leave a torn line there, or
     zeros. Of two lines of one row the first one counts.
     """
-    found = Replay(bytearray(row_count), 0, [])
+    found = Replay(bytearray(row_count), 0, {})
     recorded = found.recorded
     with _opened(path) as file:
         for offset, line, row in entries(file, prefix, row_count):
@@ -57,7 +58,7 @@ def replay(path: Path, prefix: bytes, row_count: int, checkpoint: int) -> Replay
             elif not recorded[row]:
                 recorded[row] = 1 if good else 2
                 if tally is not None:
-                    found.tail.append((row, tally))
+                    found.tail.setdefault(bisect.bisect_right(firsts, row) - 1, Tally()).add(tally)
             found.end = offset + len(line)
     return found
 

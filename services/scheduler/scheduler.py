@@ -96,6 +96,13 @@ class Scheduler:
         finally:
             self._sealing.close()
 
+    async def settle(self) -> None:
+        """Send no more rows, and get what has come back onto the disk; for an orderly end."""
+        self.dispatcher.paused = lambda: True
+        for batch in list(self.intake.batches.values()):
+            await self._journals.flushed(batch.journal)
+        await self._checkpoints.commit()
+
     async def close(self) -> None:
         """Let go of the data folder."""
         for batch in self.intake.batches.values():
@@ -138,6 +145,8 @@ class Scheduler:
         batch = self.intake.batches.get(batch_id)
         if batch is not None and not batch.ended:
             raise errors.Conflict(f"Batch '{batch_id}' has rows that wait or run.")
+        if batch is not None:
+            await self._journals.flushed(batch.journal)
         await self.intake.forget(batch_id)
 
     def progress(self, batch: Batch) -> pb.Progress:

@@ -7,7 +7,6 @@ depends on the journal, the input and the stop reason only, so sealing again giv
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import hashlib
 import heapq
 import multiprocessing
@@ -23,7 +22,7 @@ from types import TracebackType
 
 import msgspec
 
-from haywain import log
+from haywain import log, orphans
 from services.scheduler.replay import entries
 from services.scheduler.results import unrun_line
 from services.scheduler.rows import ENTRY_BYTES, BadLine, Lines
@@ -34,7 +33,6 @@ _ENTRY = Struct("<QII")
 _INDEX_CHUNK = 4_096 * ENTRY_BYTES
 _WRITE_BYTES = 1 << 20
 _GOOD = 1 << 63
-_PR_SET_PDEATHSIG = 1
 _log = log.get()
 
 
@@ -180,9 +178,12 @@ class Sealer:
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None:
-            self._process.shutdown(wait=False, cancel_futures=True)
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            running = list((process._processes or {}).values())  # noqa: SLF001 - there is no public way to stop one at work
+            process.shutdown(wait=False, cancel_futures=True)
+            for child in running:
+                child.kill()
 
     def _started(self) -> ProcessPoolExecutor:
         if self._process is None:
@@ -197,7 +198,6 @@ def _remove(*paths: str) -> None:
 
 
 def _die_with(parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scheduler decides when
+    os.environ[orphans.PARENT_VARIABLE] = str(parent)
+    orphans.die_with_parent()

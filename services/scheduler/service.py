@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from services.scheduler.scheduler import Scheduler
 __all__ = ["NAME", "SchedulerServicer", "serve"]
 
 NAME = "haywain.scheduler.v1.SchedulerService"
+_SETTLE_SECONDS = 1.0
 _log = log.get()
 
 
@@ -127,6 +129,8 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
                 stopped = asyncio.ensure_future(stopping.wait())
                 await asyncio.wait({stopped, running}, return_when=asyncio.FIRST_COMPLETED)
                 stopped.cancel()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(scheduler.settle(), _SETTLE_SECONDS)
             running.cancel()
     finally:
         await scheduler.close()

@@ -50,6 +50,8 @@ def answer(sequence: engine_pb2.Sequence) -> engine_pb2.SequenceResult:
 class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
     """An engine; `respond` decides on each sequence: a result, or None for no answer until `release` or a cancel."""
 
+    Respond = Callable[[engine_pb2.Sequence], Answer]
+
     def __init__(self, folder: Path, engine_id: str = "e0", *, models: Sequence[str] = ("echo",), slots: int = 8) -> None:
         """It runs after `start`."""
         self.address = f"unix:{folder}/run/{engine_id}.sock"
@@ -62,7 +64,7 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
             slots=slots,
             models=[engine_pb2.ModelDescription(model=model, digest="sha256:0", endpoints=[CHAT]) for model in models],
         )
-        self.respond: Callable[[engine_pb2.Sequence], Answer] = answer
+        self.respond: EchoEngine.Respond = answer
         self.sequences: list[engine_pb2.Sequence] = []
         self.cancelled: list[int] = []
         self.held: dict[int, engine_pb2.Sequence] = {}
@@ -110,7 +112,7 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
         self.held.clear()
         await self.start(scheduler)
 
-    async def Run(self, requests: AsyncIterator[engine_pb2.RunRequest], context: Any) -> AsyncIterator[engine_pb2.RunResponse]:  # noqa: N802
+    async def Run(self, requests: AsyncIterator[engine_pb2.RunRequest], context: Any) -> AsyncIterator[engine_pb2.RunResponse]:
         """Grant credits, take sequences, send what `respond` says."""
         self.streams += 1
         self._in_flight = 0
@@ -202,6 +204,13 @@ class Mesh:
         self.settings = settings
         self.scheduler = scheduler
         self.stub: Any = stub
+        self.engines: list[EchoEngine] = []
+        """Killed at the end."""
+        self.loop = asyncio.get_running_loop()
+
+    def blobs(self, key: str) -> list[Path]:
+        """Find a blob's file."""
+        return list((self.settings.data / "blobs").glob(f"*/{key}"))
 
     async def submit(self, lines: list[bytes], *, shard_rows: int = 10, **terms: Any) -> str:
         """Submit a batch of these lines."""
@@ -215,7 +224,7 @@ class Mesh:
             input_blob_key=f"input-{batch_id}",
             index_blob_key=f"index-{batch_id}",
             shards=shards_of(models, shard_rows),
-            row_count=len(lines),
+            row_count=terms.pop("row_count", len(lines)),
             **terms,
         )
         await rpc.call(self.stub.SubmitBatch, request)
@@ -261,7 +270,10 @@ async def mesh(settings: Settings) -> AsyncIterator[Mesh]:
             rpc.serving(settings.address("scheduler"), [(SchedulerServicer(scheduler), add, NAME)], grace_seconds=0),
             rpc.channel(settings.address("scheduler")) as channel,
         ):
-            yield Mesh(settings, scheduler, scheduler_pb2_grpc.SchedulerServiceStub(channel))
+            made = Mesh(settings, scheduler, scheduler_pb2_grpc.SchedulerServiceStub(channel))
+            yield made
+            for engine in made.engines:
+                await engine.kill()
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
