@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine import service
+from engine import service, stream
 from haywain import clock, errors, rpc
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.engine.v1 import engine_pb2_grpc
@@ -374,3 +374,16 @@ async def test_stopping_breaks_off_what_does_not_end(data_dir: Path, monkeypatch
         await engine.serving
     assert caught.value.code() is rpc.grpc.StatusCode.UNAVAILABLE
     assert set(caller.results) == {2}
+
+
+async def test_a_caller_that_leaves_chunks_unread_is_broken_off(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that nobody reads are kept up to a limit; past it the stream breaks, and others go on."""
+    monkeypatch.setattr(stream, "_UNREAD_BYTES", 100_000)
+    async with engine_with(data_dir, slots=2) as engine:
+        lazy, other = await engine.open(), await engine.open()
+        lazy.send(sequence(1, "word " * 20_000, stream=True))
+        other.send(sequence(1))
+        await other.ended(1)
+        with pytest.raises(rpc.grpc.aio.AioRpcError) as caught:
+            await lazy.until(lambda: False)
+    assert caught.value.code() is rpc.grpc.StatusCode.RESOURCE_EXHAUSTED
