@@ -73,8 +73,10 @@ class Mesh:
 
     def start(self, *more: str) -> Mesh:
         """Start and wait for the line `ready …`; AssertionError with the mesh's own words when it doesn't come."""
-        errors = (self.data / "up.log").open("ab") if self.data.is_dir() else subprocess.DEVNULL
-        self.process = subprocess.Popen(self.arguments(*more), stdout=subprocess.PIPE, stderr=errors, cwd="/")
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
+        with (self.data / "up.log").open("ab") as errors:
+            self.process = subprocess.Popen(self.arguments(*more), stdout=subprocess.PIPE, stderr=errors, cwd="/")
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith(b"ready http://127.0.0.1:"), (line, self.logs())
