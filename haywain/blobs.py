@@ -111,7 +111,8 @@ class DirectoryBlobStore:
             await self._off_loop(handle.open, key)
             yield _FileWriter(self, handle, path, key)
         finally:
-            await self._off_loop(partial(handle.close, remove=True), key)
+            # Shielded: a caller that is cancelled just now must not take the close out of the queue.
+            await asyncio.shield(self._off_loop(partial(handle.close, remove=True), key))
 
     async def read(self, key: str, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes, None]:
         """Stream a range."""
@@ -124,7 +125,7 @@ class DirectoryBlobStore:
                 left -= len(data)
                 yield data
         finally:
-            await self._off_loop(handle.close, key)
+            await asyncio.shield(self._off_loop(handle.close, key))
 
     async def size(self, key: str) -> int | None:
         """Tell the size."""
