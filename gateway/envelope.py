@@ -14,8 +14,9 @@ from haywain import errors, openai
 
 __all__ = ["BROKEN_STREAM", "RangeNotSatisfiable", "envelope", "http_status", "metadata"]
 
-BROKEN_STREAM = b"\xff\xff\xff"
-"""No protobuf parser takes it: Envoy cuts the HTTP response instead of ending it as if it were whole."""
+BROKEN_STREAM = b"\x7a\x02\x0a\x05"
+"""An answer whose field 15, `http_body`, ends within its first member: Envoy can't parse it, and cuts the HTTP response instead of
+ending it as if it were whole. (Bytes that are no field at all wouldn't do: Envoy looks for field 15 only, and skips the rest.)"""
 
 _TABLE: dict[grpc.StatusCode, tuple[int, str]] = {
     grpc.StatusCode.INVALID_ARGUMENT: (400, "invalid_request_error"),

@@ -25,6 +25,8 @@ from haywain.settings import Settings
 __all__ = ["OpenAIServiceServicer", "serve"]
 
 NAME = "haywain.gateway.v1.OpenAIService"
+TYPED = ("haywain.files.v1.FilesService", "haywain.batches.v1.BatchesService", "haywain.scheduler.v1.SchedulerService")
+"""what native callers find behind Envoy, which sends reflection here"""
 _log = log.get()
 
 
@@ -113,7 +115,7 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         servicer = OpenAIServiceServicer(settings, peers)
         interceptor = rpc.Interceptor(on_error=envelope.metadata, on_broken_stream=envelope.BROKEN_STREAM)
         service = (servicer, gateway_pb2_grpc.add_OpenAIServiceServicer_to_server, NAME)
-        async with rpc.serving(settings.address("gateway"), [service], interceptor=interceptor):
+        async with rpc.serving(settings.address("gateway"), [service], interceptor=interceptor, reflected=TYPED):
             _log.info("gateway.ready", address=settings.address("gateway"))
             await stopping.wait()
     finally:

@@ -58,20 +58,18 @@ class ScriptedScheduler(SchedulerPeer):
         engine = engine_pb2.Engine(engine_id="engine-0", backend="echo", models=MODELS, slots=128)
         return [scheduler_pb2.EngineStatus(engine=engine, state=_READY if self.ready else _DRAINING, active=3)]
 
-    async def SubmitBatch(self, request: scheduler_pb2.SubmitBatchRequest, context: Any) -> scheduler_pb2.SubmitBatchResponse:  # noqa: N802
+    async def SubmitBatch(self, request: scheduler_pb2.SubmitBatchRequest, context: Any) -> scheduler_pb2.SubmitBatchResponse:
         """Take a batch in."""
         answer = await super().SubmitBatch(request, context)
         if request.shards[0].model == "echo":
             self.run(request.batch_id, completed=request.row_count)
         return answer
 
-    async def ListEngines(self, request: scheduler_pb2.ListEnginesRequest, context: Any) -> scheduler_pb2.ListEnginesResponse:  # noqa: N802
+    async def ListEngines(self, request: scheduler_pb2.ListEnginesRequest, context: Any) -> scheduler_pb2.ListEnginesResponse:
         """List the one."""
         return scheduler_pb2.ListEnginesResponse(engines=self.engines())
 
-    async def GetPoolStatus(  # noqa: N802
-        self, request: scheduler_pb2.GetPoolStatusRequest, context: Any
-    ) -> scheduler_pb2.GetPoolStatusResponse:
+    async def GetPoolStatus(self, request: scheduler_pb2.GetPoolStatusRequest, context: Any) -> scheduler_pb2.GetPoolStatusResponse:
         """Tell numbers that all differ."""
         return scheduler_pb2.GetPoolStatusResponse(
             intake_rows=5_000_000_000,
@@ -82,9 +80,7 @@ class ScriptedScheduler(SchedulerPeer):
             engines=self.engines(),
         )
 
-    async def Complete(  # noqa: N802
-        self, request: scheduler_pb2.CompleteRequest, context: Any
-    ) -> AsyncIterator[scheduler_pb2.CompleteResponse]:
+    async def Complete(self, request: scheduler_pb2.CompleteRequest, context: Any) -> AsyncIterator[scheduler_pb2.CompleteResponse]:
         """Play what the last message says: a word, then how many deltas come first."""
         self.requests.append(request)
         script, _, count = json.loads(request.request)["messages"][-1]["content"].partition(" ")

@@ -87,13 +87,11 @@ class RestMesh:
 
         async def start() -> tuple[asyncio.Event, asyncio.Task[None]]:
             stopping = asyncio.Event()
-            task = asyncio.ensure_future(self._serves[name](self.settings, stopping))
-            path = self.settings.run_dir / f"{name}.sock"
-            while not path.exists() and not task.done():
-                await asyncio.sleep(0.01)
-            return stopping, task
+            return stopping, asyncio.ensure_future(self._serves[name](self.settings, stopping))
 
         self._running[name] = self.on_loop(start())
+        path = self.settings.run_dir / f"{name}.sock"
+        until(f"{name} listens", lambda: path.exists() or self._running[name][1].done())
 
     def stop(self, name: str) -> None:
         """Stop a service, as SIGTERM does."""

@@ -1,4 +1,4 @@
-"""The REST contract, case by case: rest_cases/*.yaml over HTTP through Envoy, typed counterparts over gRPC through the same Envoy."""
+"""The REST contract, case by case: rest_cases/*.yaml over HTTP through Envoy, typed counterparts over gRPC through it as well."""
 
 from __future__ import annotations
 

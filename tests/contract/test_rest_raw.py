@@ -1,0 +1,78 @@
+"""What no well-behaved client sends: bytes that are hardly HTTP. Whatever Envoy answers by itself has the envelope too."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+from rest_seam import RestMesh
+
+CLOSE = b"connection: close\r\n"
+
+
+def _raw(mesh: RestMesh, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    with socket.create_connection(("127.0.0.1", mesh.settings.envoy.port), timeout=10) as client:
+        client.sendall(request)
+        answer = b""
+        while data := client.recv(65_536):
+            answer += data
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    return int(status.split()[1]), {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}, body
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "code"),
+    [
+        pytest.param(b"GET /health HTTP/1.1\r\nhost: x\r\nno colon\r\n\r\n", 400, "bad_request", id="a header without a colon"),
+        pytest.param(b"GET /health HTTP/1.1\r\na: b\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="no host"),
+        pytest.param(b"BREW /v1/files HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="an unknown method"),
+        pytest.param(b"GET /v1/\xff HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="raw bytes in the path"),
+        pytest.param(
+            b"GET /health HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"a: " + b"b" * 20_000 + b"\r\n\r\n",
+            431,
+            "request_headers_too_large",
+            id="20 KB of headers",
+        ),
+        pytest.param(
+            b"GET /health HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"a: b\r\n" * 150 + b"\r\n",
+            431,
+            "request_headers_too_large",
+            id="150 headers",
+        ),
+        pytest.param(
+            b"GET /v1/files/" + b"x" * 14_000 + b" HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"\r\n", 404, None, id="an id of 14 KB"
+        ),
+        pytest.param(
+            b"GET /v1/models/" + "ü".encode("latin-1").hex().encode() + b"%FC HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"\r\n",
+            400,
+            None,
+            id="Latin-1 in the path",
+        ),
+    ],
+)
+def test_refused_with_the_envelope(rest_mesh: RestMesh, request_: bytes, status: int, code: str | None) -> None:
+    """A request that is hardly HTTP gets the right status, the envelope, and a request id."""
+    found, headers, body = _raw(rest_mesh, request_)
+    assert found == status
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == code
+    assert error["message"]
+    assert headers["x-request-id"]
+
+
+def test_request_id_that_is_no_ascii(rest_mesh: RestMesh) -> None:
+    """A request id that gRPC could not carry is replaced, and the request goes on."""
+    status, headers, _ = _raw(rest_mesh, b"GET /health HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"x-request-id: \xc3\xbc\r\n\r\n")
+    assert status == 200
+    assert headers["x-request-id"].startswith("req_")
+
+
+def test_head_answers_have_no_body(rest_mesh: RestMesh) -> None:
+    """An error to HEAD has no body, which would run into the next answer on the connection."""
+    head = b"HEAD /v1/files/file-nope/content HTTP/1.1\r\nhost: x\r\n\r\n"
+    status, _, body = _raw(rest_mesh, head + b"GET /health HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"\r\n")
+    assert status == 404
+    assert body.startswith(b"HTTP/1.1 200 OK")
