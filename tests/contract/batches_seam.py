@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import grpc
+import pytest
 from batches_peers import FilesPeer, SchedulerPeer, serve_files, serve_scheduler
+from msgspec.structs import replace
 
 from haywain import rpc
 from haywain.batches.v1 import batches_pb2, batches_pb2_grpc
@@ -75,9 +77,9 @@ class Seam:
                 if not running.cancelled():
                     running.result()
 
-    async def create(self, file_id: str, **fields: Any) -> Batch:
+    async def create(self, input_file_id: str, **fields: Any) -> Batch:
         """Create a batch."""
-        fields = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"} | fields
+        fields = {"input_file_id": input_file_id, "endpoint": CHAT, "completion_window": "24h"} | fields
         return (await rpc.call(self.stub.CreateBatch, batches_pb2.CreateBatchRequest(**fields))).batch
 
     async def batch_of(self, data: bytes, **fields: Any) -> Batch:
@@ -121,6 +123,19 @@ class Seam:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (await self.servicer.store.find(batch_id)).counts.completed < completed:  # noqa: ASYNC110 - SQL has no events
                 await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def seam(settings: Settings) -> Seam:
+    """Give the service's surroundings, with a quick poll."""
+    return Seam(replace(settings, batches=replace(settings.batches, poll_seconds=0.05, shard_rows=4)))
+
+
+@pytest.fixture
+async def live(seam: Seam) -> AsyncIterator[Seam]:
+    """Give the service running beside its peers."""
+    async with seam.peers(), seam.life():
+        yield seam
 
 
 async def happens(what: Callable[[], Any]) -> None:

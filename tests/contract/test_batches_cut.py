@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 from batches_peers import Gate
-from batches_seam import Batch, Seam, conserved, rows
-from msgspec.structs import replace
+from batches_seam import Batch, Seam, conserved, rows, seam
 
 from haywain import errors
-from haywain.settings import Settings
+
+__all__ = ["seam"]
 
 ENDS = {
     "completed": (
@@ -21,12 +21,6 @@ ENDS = {
     "expired": (Batch.STATUS_EXPIRED, ["StopBatch", "SealBatch", "AdoptBlob output", "ReleaseBlob"]),
 }
 CUTS = [(end, call, after) for end, (_, calls) in ENDS.items() for call in calls for after in (False, True)]
-
-
-@pytest.fixture
-def seam(settings: Settings) -> Seam:
-    """Give the service's surroundings, with a quick poll."""
-    return Seam(replace(settings, batches=replace(settings.batches, poll_seconds=0.05)))
 
 
 async def bring_to_its_end(seam: Seam, batch_id: str, end: str) -> None:

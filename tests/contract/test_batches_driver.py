@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import struct
-from collections.abc import AsyncIterator
 
 import pytest
 from batches_peers import serve_scheduler
-from batches_seam import CHAT, Batch, Seam, conserved, happens, ordered, row, rows
-from msgspec.structs import replace
+from batches_seam import CHAT, Batch, Seam, conserved, happens, live, ordered, row, rows, seam
 
 from haywain.clock import seconds
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2
-from haywain.settings import Settings
+
+__all__ = ["live", "seam"]
 
 Reason = scheduler_pb2.StopBatchRequest
-
-
-@pytest.fixture
-def seam(settings: Settings) -> Seam:
-    """Give the service's surroundings, with a quick poll."""
-    return Seam(replace(settings, batches=replace(settings.batches, poll_seconds=0.05, shard_rows=4)))
-
-
-@pytest.fixture
-async def live(seam: Seam) -> AsyncIterator[Seam]:
-    """Give the service running beside its peers."""
-    async with seam.peers(), seam.life():
-        yield seam
 
 
 async def test_a_batch_runs_to_completed(live: Seam) -> None:
@@ -251,56 +236,3 @@ async def test_a_scheduler_that_lost_a_batch_gets_it_again(live: Seam) -> None:
     await live.cancel(stopping.batch_id)
     conserved(await live.until(running.batch_id), 2)
     conserved(await live.until(stopping.batch_id), 2)
-
-
-async def test_counts_survive_a_restart_without_scheduler(seam: Seam) -> None:
-    """Counts that a reader saw are still there after a restart, even while the scheduler is away."""
-    async with seam.peers(scheduler=False):
-        async with serve_scheduler(seam.settings, seam.scheduler), seam.life():
-            batch = await seam.batch_of(rows(3))
-            await seam.submitted(batch.batch_id)
-            seam.scheduler.run(batch.batch_id, completed=2)
-            await seam.kept(batch.batch_id, 2)
-        async with seam.life(driving=False):
-            again = await seam.get(batch.batch_id)
-    assert (again.counts.completed, again.counts.total) == (2, 3)
-    assert again.HasField("in_progress_time")
-
-
-@contextlib.asynccontextmanager
-async def cut_at(seam: Seam, moment: str) -> AsyncIterator[str]:
-    """Bring a batch of four rows to a moment in one life of the service and end that life; the next one runs in the block."""
-    async with seam.peers():
-        async with seam.life(driving=moment != "created"):
-            if moment == "waiting for an engine":
-                models, seam.scheduler.models = seam.scheduler.models, []
-            batch = await seam.batch_of(rows(4))
-            if moment == "waiting for an engine":
-                await happens(lambda: seam.scheduler.calls.models)
-                seam.scheduler.models = models
-            elif moment != "created":
-                await seam.submitted(batch.batch_id)
-                seam.scheduler.slow_stop = True
-            if moment == "cancelling":
-                await seam.cancel(batch.batch_id)
-                await happens(lambda: seam.scheduler.batches[batch.batch_id].reason)
-            if moment == "finalizing as expired":
-                seam.clock.advance(24 * 3_600)
-                await seam.until(batch.batch_id, Batch.STATUS_FINALIZING)
-        seam.scheduler.slow_stop = False
-        async with seam.life():
-            yield batch.batch_id
-
-
-@pytest.mark.parametrize("moment", ["created", "waiting for an engine", "in progress", "cancelling", "finalizing as expired"])
-async def test_a_restart_goes_on(seam: Seam, moment: str) -> None:
-    """Wherever the service is cut off, its next life brings the batch to its end."""
-    seam.scheduler.instant = moment in ("created", "waiting for an engine")
-    async with cut_at(seam, moment) as batch_id:
-        if moment == "in progress":
-            seam.scheduler.run(batch_id, completed=4)
-        batch = await seam.until(batch_id)
-        conserved(batch, 4)
-        await seam.settled(batch_id)
-    expected = {"cancelling": Batch.STATUS_CANCELLED, "finalizing as expired": Batch.STATUS_EXPIRED}
-    assert batch.status == expected.get(moment, Batch.STATUS_COMPLETED)
