@@ -21,11 +21,12 @@ class IdHashes:
     def __init__(self) -> None:
         """Buckets keep what looking through them takes small."""
         self._buckets = [array("q") for _ in range(_BUCKETS)]
+        self._appends = [bucket.append for bucket in self._buckets]
 
     def add(self, custom_id: str, line: int, offset: int) -> int:
         """Remember an id; answers 0: no line is known to have had it before."""
         hashed = hash(custom_id)
-        self._buckets[hashed % _BUCKETS].append(hashed)
+        self._appends[hashed % _BUCKETS](hashed)
         return 0
 
     def repeated(self) -> bool:

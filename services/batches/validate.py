@@ -25,6 +25,7 @@ __all__ = ["INDEX_ENTRY", "Order", "Verdict", "validate"]
 
 INDEX_ENTRY = struct.Struct("<QII")
 _BOM = b"\xef\xbb\xbf"
+_LF, _CR = b"\n\r"
 _BUFFER_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 16
 
@@ -118,8 +119,8 @@ def _lines(file: BinaryIO, limit: int) -> Iterator[tuple[int, int, bytes | None,
     while raw := readline(room):
         line += 1
         size = len(raw)
-        length = _length(raw)
-        if length <= limit and (size < room or raw.endswith(b"\n")):
+        length = _length(raw, size)
+        if length <= limit:
             yield line, offset, raw, length
         else:
             size, length = _skip(file, raw)
@@ -127,11 +128,11 @@ def _lines(file: BinaryIO, limit: int) -> Iterator[tuple[int, int, bytes | None,
         offset += size
 
 
-def _length(raw: bytes) -> int:
+def _length(raw: bytes, size: int) -> int:
     """Measure without LF or CR LF; a CR that ends the file is content."""
-    if raw.endswith(b"\r\n"):
-        return len(raw) - 2
-    return len(raw) - raw.endswith(b"\n")
+    if raw[-1] != _LF:
+        return size
+    return size - 2 if size > 1 and raw[-2] == _CR else size - 1
 
 
 def _skip(file: BinaryIO, raw: bytes) -> tuple[int, int]:
@@ -140,7 +141,7 @@ def _skip(file: BinaryIO, raw: bytes) -> tuple[int, int]:
     while not tail.endswith(b"\n") and (chunk := file.readline(_CHUNK_BYTES)):
         size += len(chunk)
         tail = (tail + chunk)[-2:]
-    return size, size - len(tail) + _length(tail)
+    return size, size - len(tail) + _length(tail, len(tail))
 
 
 def _id_at(file: BinaryIO, offset: int) -> object:
@@ -211,7 +212,9 @@ class _Index:
             part = self._parts[model]
         except KeyError:
             part = self._parts[model] = _Part(self._path.with_name(f"{self._path.name}.{len(self._parts)}"))
-        part.add(INDEX_ENTRY.pack(offset, length, line))
+        part.buffer += INDEX_ENTRY.pack(offset, length, line)
+        if len(part.buffer) >= _CHUNK_BYTES:
+            part.flush()
 
     def models(self) -> list[str]:
         return sorted(self._parts)
@@ -243,15 +246,13 @@ class _Part:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._buffer = bytearray()
+        self.buffer = bytearray()
         self._written = 0
 
-    def add(self, entry: bytes) -> None:
-        self._buffer += entry
-        if len(self._buffer) >= _CHUNK_BYTES:
-            with self.path.open("ab") as file:
-                self._written += file.write(self._buffer)
-            self._buffer.clear()
+    def flush(self) -> None:
+        with self.path.open("ab") as file:
+            self._written += file.write(self.buffer)
+        self.buffer.clear()
 
     def copy_to(self, whole: BinaryIO) -> int:
         """Append all entries; answers their size."""
@@ -259,4 +260,4 @@ class _Part:
             with self.path.open("rb") as file:
                 while data := file.read(_BUFFER_BYTES):
                     whole.write(data)
-        return self._written + whole.write(self._buffer)
+        return self._written + whole.write(self.buffer)
