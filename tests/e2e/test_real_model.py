@@ -16,6 +16,8 @@ def test_eight_rows_on_the_demo_model(haywain: Path) -> None:
     """Eight chat rows on SmolLM2 complete with sensible answers, real token counts, and provenance; so does a direct chat."""
     questions = ["What is the capital of France?", "What is 2 + 2?", "Name a colour.", "Say hello.", "What is water?"]
     rows = [chat_row(f"row-{n}", questions[n % 5], model=MODEL, max_tokens=24, temperature=0) for n in range(7)]
+    for row in rows:
+        row["body"]["messages"].insert(0, {"role": "system", "content": "You are a helpful assistant."})
     rows.append(chat_row("too-long", "word " * 20_000, model=MODEL))
     with Mesh(haywain).start() as mesh:
         assert [model["id"] for model in mesh.client.get("/v1/models").json()["data"]] == [MODEL]
