@@ -29,7 +29,7 @@ from engine.llamacpp.prepare import FIELDS, Prepared, prepare
 from engine.llamacpp.row import Row
 from engine.llamacpp.vocabulary import Vocabulary
 from engine.prompt import ChatTemplate
-from haywain import clock, log
+from haywain import log
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import HaywainError, SettingsError
 from haywain.settings import EngineSettings, LlamaCppSettings
@@ -55,8 +55,8 @@ class LlamaCppBackend:
 
     name = "llamacpp"
 
-    def __init__(self, settings: LlamaCppSettings) -> None:
-        """Check the settings against the model. Raises SettingsError."""
+    def __init__(self, settings: LlamaCppSettings, *, silence_seconds: float = 120.0) -> None:
+        """Check the settings against the model. Raises SettingsError. A decoder whose step takes `silence_seconds` hangs."""
         self._path = Path(settings.model_path)
         weights.check(self._path)
         self._path = self._path.absolute()
@@ -69,7 +69,7 @@ class LlamaCppBackend:
         self.lookahead = self.slots
         self._model = settings.model
         self._fingerprint = ""
-        self._pool = Pool(self._wanted, self._decoders, self, clock.SystemClock())
+        self._pool = Pool(self._wanted, self._decoders, self, silence_seconds=silence_seconds)
         self._preparing = ThreadPoolExecutor(1, thread_name_prefix="prepare")
         self._rows: dict[int, Row] = {}
         self._row_of: dict[int, Row] = {}

@@ -13,7 +13,9 @@ import signal
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Final
 
 from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import LENGTH, Begin, Cancel, Open, Ready, Refused, ToDecoder, frame, to_decoder
@@ -22,6 +24,8 @@ from haywain import orphans
 from haywain.errors import HaywainError
 
 __all__ = ["main"]
+
+_ALIVE_SECONDS: Final = 1.0
 
 Inbox = queue.SimpleQueue[list[ToDecoder] | None]
 
@@ -60,14 +64,15 @@ def _serve(link: socket.socket, inbox: Inbox) -> None:
 
 
 def _run(link: socket.socket, inbox: Inbox, loop: Loop) -> None:
-    while True:
-        messages = _arrived(inbox, wait=loop.idle)
-        if messages is None:
-            return
+    told = time.monotonic()
+    while (messages := _arrived(inbox, wait=loop.idle)) is not None:
         loop.accept(messages)
         events = loop.step()
-        if events:
+        now = time.monotonic()
+        # An empty frame says that it is alive, though there is nothing to tell.
+        if events or now - told > _ALIVE_SECONDS:
             link.sendall(frame(events))
+            told = now
 
 
 def _arrived(inbox: Inbox, *, wait: bool) -> list[Begin | Cancel] | None:

@@ -1,7 +1,7 @@
 """The decoder processes: runs are spread over them, and what dies is started again.
 
 A decoder gets as many runs as it has slots and one more, which takes the place of the next that ends without a step in between. The
-others wait here, by lane, for whichever decoder has room first.
+others wait here, by lane, for whichever decoder has room first. One that has runs and says nothing for too long is killed.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final, Protocol
 
+from engine.llamacpp import weights
 from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, Open, ToDecoder
 from engine.llamacpp.process import DecoderDied, DecoderProcess
-from haywain import clock, log
-from haywain.errors import HaywainError, SettingsError
+from haywain import log
+from haywain.errors import SettingsError
 
 __all__ = ["Listener", "Pool"]
 
@@ -48,16 +51,19 @@ class _Decoder:
         self.process: DecoderProcess | None = None
         self.runs: set[int] = set()
         self.outbox: list[ToDecoder] = []
+        self.heard = 0.0
+        """when it last said something or got its first run, by the monotonic clock"""
 
 
 class Pool:
     """`count` decoders of one model. For the event loop's thread, which must be the main one."""
 
-    def __init__(self, wanted: Open, count: int, listener: Listener, now: clock.Clock) -> None:
-        """Nothing runs until `start`."""
+    def __init__(self, wanted: Open, count: int, listener: Listener, *, silence_seconds: float = 120.0) -> None:
+        """Nothing runs until `start`. `silence_seconds` is what a step may take at most."""
         self._wanted = wanted
         self._listener = listener
-        self._clock = now
+        self._silence = silence_seconds
+        self._file = weights.version(Path(wanted.path))
         self._decoders = [_Decoder() for _ in range(count)]
         self._waiting: list[tuple[int, int, Begin]] = []
         self._at: dict[int, _Decoder | None] = {}
@@ -65,18 +71,19 @@ class Pool:
 
     async def start(self) -> None:
         """Start all of them. Raises SettingsError when the model can't be loaded."""
+        failure: SettingsError | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 for decoder in self._decoders:
                     group.create_task(self._start(decoder))
-        except* HaywainError as failed:
+        except* (SettingsError, DecoderDied) as failed:
+            failure = SettingsError(str(failed.exceptions[0]))
+        if failure is not None:
             await self.close()
-            first = failed.exceptions[0]
-            raise SettingsError(str(first)) from None
-        for decoder in self._decoders:
-            keeping = asyncio.create_task(self._keep(decoder))
-            keeping.add_done_callback(self._stopped_keeping)
-            self._keeping.append(keeping)
+            raise failure
+        for keeping in (self._watch(), *map(self._keep, self._decoders)):
+            self._keeping.append(asyncio.create_task(keeping))
+            self._keeping[-1].add_done_callback(self._stopped_keeping)
 
     @property
     def pids(self) -> list[int]:
@@ -126,6 +133,8 @@ class Pool:
             if decoder is None or len(decoder.runs) >= most:
                 break
             _, _, begin = heapq.heappop(self._waiting)
+            if not decoder.runs:
+                decoder.heard = time.monotonic()
             decoder.runs.add(begin.run)
             decoder.outbox.append(begin)
             self._at[begin.run] = decoder
@@ -144,20 +153,21 @@ class Pool:
         """Listen to a decoder; when it dies, tell what was lost and start it again, after a pause while it keeps dying."""
         pause = 0.0
         while decoder.process is not None:
-            started = self._clock.monotonic()
+            started = time.monotonic()
             how = await self._listen(decoder, decoder.process)
             runs, decoder.runs, decoder.process = sorted(decoder.runs), set(), None
             _log.error("decoder.died", how=how, runs=len(runs))
             for run in runs:
                 del self._at[run]
             self._listener.lost(runs, how)
-            pause = 0.0 if self._clock.monotonic() - started > _STEADY_SECONDS else min(pause * 2 or 0.05, _MAX_PAUSE_SECONDS)
+            pause = 0.0 if time.monotonic() - started > _STEADY_SECONDS else min(pause * 2 or 0.05, _MAX_PAUSE_SECONDS)
             await self._restart(decoder, pause)
             self._place()
 
     async def _listen(self, decoder: _Decoder, process: DecoderProcess) -> str:
         async with contextlib.aclosing(process.messages()) as frames:
             async for messages in frames:
+                decoder.heard = time.monotonic()
                 for message in messages:
                     if isinstance(message, Ended):
                         decoder.runs.discard(message.run)
@@ -169,9 +179,21 @@ class Pool:
         await process.stop()
         return how
 
+    async def _watch(self) -> None:
+        """Kill decoders that hang."""
+        while True:
+            await asyncio.sleep(self._silence / 4)
+            late = time.monotonic() - self._silence
+            for decoder in self._decoders:
+                if decoder.runs and decoder.heard < late and decoder.process is not None:
+                    _log.error("decoder.hangs", runs=len(decoder.runs))
+                    decoder.process.kill()
+
     async def _restart(self, decoder: _Decoder, pause: float) -> None:
         for _ in range(_MAX_STARTS):
             await asyncio.sleep(pause)
+            if weights.version(Path(self._wanted.path)) != self._file:
+                return self._listener.gave_up(f"model file {self._wanted.path} has changed or is gone")
             try:
                 return await self._start(decoder)
             except SettingsError as error:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from haywain.errors import SettingsError
 
-__all__ = ["check", "digest", "model_ids"]
+__all__ = ["Version", "check", "digest", "model_ids", "version"]
+
+Version = tuple[int, int, int]
 
 _MAGIC = b"GGUF"
 _QUANTISATION = re.compile(r"[-._](?:i?q\d\w*|tq\d\w*|mxfp4\w*|b?f16|f32)$", re.IGNORECASE)
@@ -26,6 +28,15 @@ def check(path: Path) -> None:
         raise SettingsError(f"model file {path}: {error.strerror or error}") from None
     if magic != _MAGIC:
         raise SettingsError(f"model file {path} is not a GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
+
+
+def version(path: Path) -> Version | None:
+    """Tell what changes when the file is written or replaced; None when it is gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def digest(path: Path) -> str:
