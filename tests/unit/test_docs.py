@@ -39,7 +39,8 @@ def defined_names(path: Path) -> set[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):
-            names |= {f"{node.name}.{child.name}" for child in node.body if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)}
+            methods = (child for child in node.body if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+            names |= {f"{node.name}.{method.name}" for method in methods}
     return names
 
 
