@@ -65,7 +65,9 @@ def envelope(error: errors.HaywainError) -> bytes:
 def metadata(error: errors.HaywainError) -> tuple[tuple[str, str | bytes], ...]:
     """Make the trailing metadata of a failed call."""
     status = http_status(error)
-    pairs = [("x-http-status", str(status)), ("x-haywain-error", envelope(error).decode("ascii"))]
+    # Of ASCII only DEL is neither escaped by JSON nor allowed in a header.
+    body = envelope(error).decode("ascii").replace("\x7f", "\\u007f")
+    pairs = [("x-http-status", str(status)), ("x-haywain-error", body)]
     if error.retry_after or status in {429, 503}:
         pairs.append(("retry-after", str(max(math.ceil(error.retry_after), 1))))
     if isinstance(error, errors.Conflict):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import structlog
 from mesh import free_port, until
 from rest_peers import ScriptedScheduler
 
@@ -61,6 +62,16 @@ class RestMesh:
 
     def __enter__(self) -> RestMesh:
         """Start everything, wait until it answers."""
+        self._log = (self.data / "services.log").open("w")
+        # Not log.configure: it would keep a standard error that pytest replaces. The default draws every local of a traceback.
+        structlog.configure(
+            processors=[
+                structlog.contextvars.merge_contextvars,
+                structlog.processors.format_exc_info,
+                structlog.processors.JSONRenderer(),
+            ],
+            logger_factory=structlog.PrintLoggerFactory(self._log),
+        )
         self._thread.start()
         for name in self._serves:
             self.start(name)
@@ -80,6 +91,8 @@ class RestMesh:
         self._thread.join(10)
         self._loop.close()
         self.client.close()
+        structlog.reset_defaults()
+        self._log.close()
         shutil.rmtree(self.data)
 
     def start(self, name: str) -> None:
