@@ -7,6 +7,7 @@ to the last of these bytes; a restart reads tokens from the journal behind it on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from haywain import errors, log
@@ -43,11 +44,10 @@ class Checkpoints:
     async def run(self) -> None:
         """Commit until cancelled."""
         while True:
-            try:
-                await asyncio.wait_for(self._soon.wait(), self._seconds)
-                await asyncio.sleep(_SOON_SECONDS)
-            except TimeoutError:
-                pass
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds):
+                    await self._soon.wait()
+                    await asyncio.sleep(_SOON_SECONDS)
             self._soon.clear()
             if self._dirty:
                 await self.commit()

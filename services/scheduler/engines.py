@@ -168,6 +168,8 @@ class Engines:
             while True:
                 began = self._clock.monotonic()
                 await self._stream(entry, channel)
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise asyncio.CancelledError  # a TaskGroup whose tasks fail at its cancellation forgets the latter
                 pause = shortest if self._clock.monotonic() - began > longest else min(longest, 2 * pause)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
         finally:

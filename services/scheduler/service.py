@@ -130,7 +130,8 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
                 await asyncio.wait({stopped, running}, return_when=asyncio.FIRST_COMPLETED)
                 stopped.cancel()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(scheduler.settle(), _SETTLE_SECONDS)
+                    async with asyncio.timeout(_SETTLE_SECONDS):
+                        await scheduler.settle()
             running.cancel()
     finally:
         await scheduler.close()

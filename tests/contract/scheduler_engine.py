@@ -79,6 +79,7 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
     async def start(self, scheduler: Any) -> None:
         """Serve, and register by heartbeats with a scheduler's stub."""
         self._server = contextlib.AsyncExitStack()
+        Path(self.address.removeprefix("unix:")).parent.mkdir(exist_ok=True)
         server = grpc.aio.server(options=rpc.OPTIONS)
         engine_pb2_grpc.add_EngineServiceServicer_to_server(self, server)
         server.add_insecure_port(self.address)
