@@ -25,6 +25,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from haywain import errors, ids, log
+from haywain.feed import feeding
 
 __all__ = ["OPTIONS", "Interceptor", "Server", "call", "channel", "error_of", "metadata", "run", "serving", "stream"]
 
@@ -41,7 +42,6 @@ OPTIONS: list[tuple[str, int]] = [
 ]
 _DETAILS = "grpc-status-details-bin"
 _DOMAIN = "haywain"
-_INTERNAL = "The server had an error while processing your request."
 _MESSAGE_BYTES = 2_000
 """gRPC metadata has a soft limit of 8 KiB, a hard one of 16 KiB, and the message travels twice, once percent-encoded."""
 
@@ -118,7 +118,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             raise error
         if not isinstance(error, errors.HaywainError) or not _for_callers(error):
             _log.error("rpc.failed", exc_info=error)
-            error = errors.HaywainError(_INTERNAL)
+            error = errors.HaywainError()
         extra = self._on_error(error) if self._on_error else ()
         await context.abort(error.status, _short(error.message), trailing_metadata=(*_details(error), *extra))
 
@@ -243,18 +243,26 @@ async def call(method: Any, request: Any, *, timeout: float | None = 10.0, tenan
     `timeout` in seconds. With `wait`, a peer that restarts is waited for within the timeout. Raises the HaywainError that the
     peer raised, Unavailable or DeadlineExceeded.
     """
+    options = {"timeout": timeout, "wait_for_ready": wait, "metadata": metadata(tenant)}
     try:
-        return await method(request, timeout=timeout, wait_for_ready=wait, metadata=metadata(tenant))
+        if not isinstance(request, AsyncIterator):
+            return await method(request, **options)
+        calling = method(**options)
+        async with feeding(calling, request):
+            return await calling
     except grpc.aio.AioRpcError as error:
         raise error_of(error) from None
 
 
 async def stream(method: Any, request: Any, *, timeout: float | None = None, tenant: str = "") -> AsyncGenerator[Any, None]:
     """Call a streaming-answer RPC; closing the iterator cancels the call. Raises as `call` does."""
-    calling = method(request, timeout=timeout, wait_for_ready=timeout is not None, metadata=metadata(tenant))
+    options = {"timeout": timeout, "wait_for_ready": timeout is not None, "metadata": metadata(tenant)}
+    feeds = isinstance(request, AsyncIterator)
+    calling = method(**options) if feeds else method(request, **options)
     try:
-        async for message in calling:
-            yield message
+        async with feeding(calling, request) if feeds else contextlib.nullcontext():
+            async for message in calling:
+                yield message
     except grpc.aio.AioRpcError as error:
         raise error_of(error) from None
     finally:

@@ -23,12 +23,23 @@ async def running(settings: Settings) -> AsyncIterator[tuple[files_pb2_grpc.File
     try:
         async with rpc.channel(settings.address("files")) as channel:
             stub = files_pb2_grpc.FilesServiceStub(channel)
-            await rpc.call(stub.ListFiles, files_pb2.ListFilesRequest(tenant="t"), timeout=30)
+            await ready(stub)
             yield stub, process
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+async def ready(stub: files_pb2_grpc.FilesServiceStub) -> None:
+    """Wait until the new process answers; what is left of the killed one's connection may still refuse a call or two."""
+    for attempt in range(10):
+        try:
+            await rpc.call(stub.ListFiles, files_pb2.ListFilesRequest(tenant="t"), timeout=30)
+        except errors.Unavailable:
+            assert attempt < 9
+        else:
+            return
 
 
 def content(number: int) -> bytes:
