@@ -52,12 +52,7 @@ class Recorder:
         if not good:
             self._accept(attempt, line, (held, False, 0, 0, 0, 0))
             return
-        used = result.usage
-        self._accept(
-            attempt,
-            line,
-            (held, True, used.input_tokens, used.cached_tokens, used.output_tokens, used.reasoning_tokens),
-        )
+        self._accept(attempt, line, (held, True, *_tokens(result.usage)))
 
     def failed(self, attempt: Attempt, code: str, message: str) -> None:
         """Record a row that no engine answered as failed."""
@@ -83,10 +78,10 @@ class Recorder:
                 tally = tallies[held] = Tally()
             if good:
                 tally.completed += 1
-                tally.input_tokens += min(max(used, 0), _TOKENS_MAX)
-                tally.cached_tokens += min(max(cached, 0), _TOKENS_MAX)
-                tally.output_tokens += min(max(output, 0), _TOKENS_MAX)
-                tally.reasoning_tokens += min(max(reasoning, 0), _TOKENS_MAX)
+                tally.input_tokens += used
+                tally.cached_tokens += cached
+                tally.output_tokens += output
+                tally.reasoning_tokens += reasoning
             else:
                 tally.failed += 1
         for held, tally in tallies.items():
@@ -97,3 +92,10 @@ class Recorder:
         if tallies:
             batch = next(iter(tallies)).batch
             self.recorded(batch, list(tallies))
+
+
+def _tokens(used: engine_pb2.Usage) -> tuple[int, int, int, int]:
+    tokens = used.input_tokens, used.cached_tokens, used.output_tokens, used.reasoning_tokens
+    if 0 <= min(tokens) and max(tokens) <= _TOKENS_MAX:
+        return tokens
+    return tuple(min(max(count, 0), _TOKENS_MAX) for count in tokens)  # type: ignore[return-value]  # four stay four
