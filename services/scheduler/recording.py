@@ -96,6 +96,6 @@ class Recorder:
 
 def _tokens(used: engine_pb2.Usage) -> tuple[int, int, int, int]:
     tokens = used.input_tokens, used.cached_tokens, used.output_tokens, used.reasoning_tokens
-    if 0 <= min(tokens) and max(tokens) <= _TOKENS_MAX:
+    if min(tokens) >= 0 and max(tokens) <= _TOKENS_MAX:
         return tokens
     return tuple(min(max(count, 0), _TOKENS_MAX) for count in tokens)  # type: ignore[return-value]  # four stay four
