@@ -121,7 +121,7 @@ class Files:
         """Delete one."""
         parameters(context)
         request = files_pb2.DeleteFileRequest(file_id=file_id, tenant=TENANT)
-        answer = await self._files.ask(self._files.stub.DeleteFile, request, repeatable=False)
+        answer = await self._files.ask(self._files.stub.DeleteFile, request)
         return json_body(DeletedFile(id=answer.file.file_id))
 
     async def content(self, file_id: str, context: Context) -> AsyncGenerator[httpbody_pb2.HttpBody, None]:

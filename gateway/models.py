@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -18,7 +19,7 @@ from haywain.scheduler.v1 import scheduler_pb2
 
 __all__ = ["ModelObject", "Models"]
 
-FRESH_SECONDS = 1.0
+FRESH_SECONDS, MISSING_SECONDS = 1.0, 0.1
 
 
 class ModelObject(msgspec.Struct, kw_only=True):
@@ -52,6 +53,7 @@ class Models:
         self._monotonic = monotonic
         self._known: dict[str, engine_pb2.ModelDescription] = {}
         self._known_at = float("-inf")
+        self._asking = asyncio.Lock()
 
     async def listing(self, context: Context) -> httpbody_pb2.HttpBody:
         """Answer all."""
@@ -62,12 +64,20 @@ class Models:
         """Describe one; the id may hold slashes."""
         parameters(context)
         await self._ask()
-        return json_body(ModelObject.of(await self.find(model)))
+        return json_body(ModelObject.of(self._found(model)))
 
     async def find(self, model: str) -> engine_pb2.ModelDescription:
-        """Look a model up by its id or an alias; up to a second old. Raises ModelMissing."""
-        if model not in self._known or self._monotonic() - self._known_at > FRESH_SECONDS:
-            await self._ask()
+        """Look a model up by its id or an alias; up to a second old, less for one that wasn't there. Raises ModelMissing."""
+        if self._is_stale(model):
+            async with self._asking:  # a thousand requests that find it stale ask once
+                if self._is_stale(model):
+                    await self._ask()
+        return self._found(model)
+
+    def _is_stale(self, model: str) -> bool:
+        return self._monotonic() - self._known_at > (FRESH_SECONDS if model in self._known else MISSING_SECONDS)
+
+    def _found(self, model: str) -> engine_pb2.ModelDescription:
         if model not in self._known:
             raise errors.ModelMissing(f"The model '{model}' does not exist or is not served now.", param="model")
         return self._known[model]

@@ -43,13 +43,12 @@ class Peer:
         except TimeoutError:
             raise errors.Unavailable(retry_after=1) from None
 
-    async def ask(self, method: Any, request: Any, *, repeatable: bool = True) -> Any:
-        """Call a unary RPC of `stub`.
+    async def ask(self, method: Any, request: Any) -> Any:
+        """Call a unary RPC of `stub` that can be repeated: a read, an idempotent write, or one with a request id.
 
-        A `repeatable` call (a read, or one with a request id) is repeated when the service went away during it. Raises what the
-        service raised, Unavailable, or DeadlineExceeded.
+        It is repeated when the service went away during it. Raises what the service raised, Unavailable, or DeadlineExceeded.
         """
-        for left in reversed(range(TRIES if repeatable else 1)):
+        for left in reversed(range(TRIES)):
             await self.connected()
             try:
                 return await rpc.call(method, request, timeout=CALL_SECONDS, tenant=TENANT, wait=False)
