@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from haywain import errors, log
 from haywain.clock import Clock
+from haywain.scheduler.v1 import scheduler_pb2
 from services.batches.peers import Files, Scheduler
 from services.batches.progress import ProgressBook
 from services.batches.steps import Next, Steps
@@ -43,6 +44,7 @@ class _Open:
         self.again = False
         """Something happened meanwhile."""
         self.waits_for_rows = False
+        self.waits_for_models = False
         self.failures = 0
         self.not_before = 0.0
         """The loop's time before which nothing but the retry wakes it."""
@@ -86,7 +88,7 @@ class Driver:
             batch.again = True
         elif asyncio.get_running_loop().time() >= batch.not_before:
             batch.busy = True
-            batch.waits_for_rows = False
+            batch.waits_for_rows = batch.waits_for_models = False
             self._ready.put_nowait(batch_id)
 
     async def run(self) -> None:
@@ -136,7 +138,10 @@ class Driver:
             case Next.VALIDATION:
                 self._to_validate.put_nowait(batch_id)
             case Next.MODELS:
-                self._later(batch_id, batch, self._poll_seconds)
+                batch.busy = False
+                batch.waits_for_models = True
+                if batch.again:
+                    self.wake(batch_id)
             case Next.NOTHING:
                 del self._open[batch_id]
                 self.book.close(batch_id)
@@ -164,19 +169,20 @@ class Driver:
         while True:
             try:
                 async for progress in self._scheduler.watch():
-                    self._note(self.book.note(progress))
+                    self.see(progress)
             except errors.HaywainError as error:
                 _log.debug("watch.ended", error=error.message)
             await asyncio.sleep(self._poll_seconds)
 
-    def _note(self, ended: list[str]) -> None:
-        for batch_id in ended:
+    def see(self, progress: Iterable[scheduler_pb2.Progress]) -> None:
+        """Keep progress that somebody got, and wake what has ended."""
+        for batch_id in self.book.note(progress):
             if self._open[batch_id].waits_for_rows:
                 self.wake(batch_id)
 
     async def _poll(self) -> None:
         while True:
-            for look in (self._claim, self._ask, self._keep, self._sweep):
+            for look in (self._claim, self._ask, self._look_for_models, self._keep, self._sweep):
                 try:
                     await look()
                 except errors.HaywainError as error:
@@ -202,10 +208,17 @@ class Driver:
         if not waiting:
             return
         progress = await self._scheduler.progress(waiting, wait=True)
-        self._note(self.book.note(progress))
+        self.see(progress)
         for batch_id in set(waiting) - {news.batch_id for news in progress}:
             if batch_id in self._open and self._open[batch_id].waits_for_rows:
                 self.book.lose(batch_id)
+                self.wake(batch_id)
+
+    async def _look_for_models(self) -> None:
+        """Wake those that wait for an engine once there is one, with one call for all of them."""
+        waiting = [batch_id for batch_id, batch in self._open.items() if batch.waits_for_models]
+        if waiting and await self._steps.any_model():
+            for batch_id in waiting:
                 self.wake(batch_id)
 
     async def _keep(self) -> None:

@@ -63,7 +63,7 @@ class Intake:
         if not record.input_blob_key:
             await self._fail(record, [Fault("invalid_request", f"No such File object: '{record.input_file_id}'.", "file_id")])
             return True
-        models = await self._models()
+        models = await self.models()
         if not models and not self._goes_nowhere(record):
             return False
         scratch = self._blobs.scratch()
@@ -109,6 +109,15 @@ class Intake:
         await self._scheduler.submit(request)
         _log.info("batch.submitted", batch_id=record.batch_id, rows=plan.row_count, shards=len(plan.shards))
 
+    async def models(self, *, fresh: bool = False) -> list[engine_pb2.ModelDescription]:
+        """List the models served; that there are none is believed for a moment unless it must be `fresh`."""
+        now = asyncio.get_running_loop().time()
+        if not fresh and now < self._none_served_at + EMPTY_SECONDS:
+            return []
+        models = await self._scheduler.models()
+        self._none_served_at = now if not models else float("-inf")
+        return models
+
     def close(self) -> None:
         """End the validation process."""
         self._validator.close()
@@ -116,15 +125,6 @@ class Intake:
     def _goes_nowhere(self, record: Record) -> bool:
         """Tell whether the rows won't run whatever models there are: then none is waited for, and any is accepted."""
         return record.status is Status.CANCELLING or self._clock.now() >= record.expires_at
-
-    async def _models(self) -> list[engine_pb2.ModelDescription]:
-        now = asyncio.get_running_loop().time()
-        if now < self._none_served_at + EMPTY_SECONDS:
-            return []
-        models = await self._scheduler.models()
-        if not models:
-            self._none_served_at = now
-        return models
 
     def _order(self, record: Record, models: list[engine_pb2.ModelDescription], scratch: Path, input_path: Path) -> Order:
         settings = self._settings

@@ -42,7 +42,7 @@ class ProgressBook:
                 continue
             self._lost.discard(batch_id)
             seen = self._seen[batch_id]
-            if seen is None or _done(news) >= _done(seen):
+            if seen is None or _done(news) >= _done(seen) or news.state in _ENDED:
                 self._seen[batch_id] = news
                 if seen is None or _done(news) > _done(seen) or news.HasField("start_time") != seen.HasField("start_time"):
                     self._changed.add(batch_id)

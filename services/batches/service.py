@@ -151,6 +151,7 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
         if running:
             with contextlib.suppress(errors.HaywainError):
                 live = {progress.batch_id: progress for progress in await self._scheduler.progress(running)}
+                self.driver.see(live.values())
         return [batch_message(record, self.driver.book.newest(live.get(record.batch_id), record.batch_id)) for record in records]
 
 

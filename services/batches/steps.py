@@ -64,6 +64,10 @@ class Steps:
             return Next.STEP
         return Next.STEP if await self._intake.validate(record) else Next.MODELS
 
+    async def any_model(self) -> bool:
+        """Ask whether any engine is there."""
+        return bool(await self._intake.models(fresh=True))
+
     async def _step(self, record: Record) -> Next:
         if record.status in TERMINAL:
             await self._finalizer.settle(record)
