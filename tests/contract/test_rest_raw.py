@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
+import subprocess
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rest_seam import RestMesh
+
+from gateway import envoy
 
 CLOSE = b"connection: close\r\n"
 
@@ -76,3 +82,25 @@ def test_head_answers_have_no_body(rest_mesh: RestMesh) -> None:
     status, _, body = _raw(rest_mesh, head + b"GET /health HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"\r\n")
     assert status == 404
     assert body.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_second_instance_on_the_port(rest_mesh: RestMesh, data_dir: Path) -> None:
+    """A second Envoy on a port that is taken ends with an error, and the first one goes on."""
+    settings = replace(rest_mesh.settings, data_dir=str(data_dir))
+    done = subprocess.run(envoy.command(settings), capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode != 0
+    assert "Address already in use" in done.stderr
+    assert rest_mesh.client.get("/health").status_code == 200
+
+
+def test_upload_over_http2_and_100_continue(rest_mesh: RestMesh, data_dir: Path) -> None:
+    """curl's habits work: HTTP/2 without TLS, and waiting for 100 Continue."""
+    (data_dir / "a.txt").write_text("x" * 2_000_000)
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("curl is not installed")
+    for habit in (["--http2-prior-knowledge"], ["-H", "Expect: 100-continue"]):
+        form = ["-F", f"file=@{data_dir}/a.txt", "-F", "purpose=user_data"]
+        url = f"http://{rest_mesh.address}/v1/files"
+        done = subprocess.run([curl, "-sS", *habit, *form, url], capture_output=True, text=True, check=True, timeout=30)
+        assert json.loads(done.stdout)["bytes"] == 2_000_000
