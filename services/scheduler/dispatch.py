@@ -75,6 +75,7 @@ class Dispatcher:
         """Stop sending a batch's rows and cancel those in flight; what their engines still say of them is dropped."""
         order = batch.submission.submit_order
         self._batches.pop(order, None)
+        self._deadlines.pop(order, None)
         for turns in self._turns.values():
             turns.drop(order)
         self.links.give_up_batch(batch)

@@ -34,6 +34,7 @@ _REDIAL_SECONDS = (0.05, 5.0)
 _MISSED_MAX = 3
 _FORGET_SECONDS = 60.0
 """A lost engine's models stay known for so long: an engine that restarts makes no batch fail."""
+_TELL_SECONDS = 3_600.0
 _State = pb.EngineStatus
 _log = log.get()
 
@@ -49,7 +50,7 @@ class Entry:
         """`ended` is carried over from its life before."""
         self.engine = engine
         self.state: pb.EngineStatus.State = _State.STATE_CONNECTING
-        self.seen = now
+        self.seen = self.told = now
         self.link: Link | None = None
         self.draining = False
         self.replaced = False
@@ -96,7 +97,7 @@ class Engines:
                 self._sweep()
 
     def register(self, engine: engine_pb2.Engine) -> bool:
-        """Take a registration or heartbeat; True when the engine is new or describes itself anew. Raises InvalidRequest."""
+        """Take a registration or heartbeat; True when it should be remembered: new, or not told for long. Raises InvalidRequest."""
         if not (engine.engine_id and engine.address and engine.models and engine.slots > 0):
             raise InvalidRequest("an engine registers with an id, an address, models and slots")
         self.registered.set()
@@ -107,7 +108,9 @@ class Engines:
             if entry.state == _State.STATE_LOST:
                 entry.state = _State.STATE_CONNECTING
                 self._connect(entry)
-            return False
+            news = now - entry.told > _TELL_SECONDS
+            entry.told = now if news else entry.told
+            return news
         if entry is not None and entry.running is not None:
             entry.replaced = entry.engine.incarnation == engine.incarnation
             entry.running.cancel()

@@ -131,7 +131,8 @@ class Journals:
         while True:
             journal = await self._ready.get()
             group, journal.waiting = journal.waiting, Group()
-            journal.end += await self._written(loop, journal, group)
+            size = await self._written(loop, journal, group)
+            journal.end += size
             self.backlog -= group.size
             self._on_synced(journal, group)
             self._on_change()

@@ -119,6 +119,7 @@ class Scheduler:
         if request.batch_id not in self.intake.batches and waiting and waiting + request.row_count > capacity:
             raise errors.CapacityExceeded(f"{waiting} rows wait; {request.row_count} more are over {capacity}.", retry_after=10)
         batch = await self.intake.submit(request)
+        self._sealing.warm()
         self.changes.add(batch.batch_id)
 
     async def stop(self, batch_id: str, reason: int) -> Batch:

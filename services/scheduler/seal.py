@@ -176,6 +176,11 @@ class Sealer:
         await asyncio.to_thread(_remove, plan.output, plan.error)
         return await loop.run_in_executor(self._started(), seal, plan)
 
+    def warm(self) -> None:
+        """Have the process started: the first seal need not wait for it."""
+        if self._process is None:
+            self._started().submit(int)
+
     def close(self) -> None:
         """End the process."""
         process, self._process = self._process, None

@@ -56,6 +56,10 @@ class Sealing:
             usage=usage(tally),
         )
 
+    def warm(self) -> None:
+        """Start the process in advance."""
+        self._sealer.warm()
+
     def close(self) -> None:
         """End the process."""
         for running in self._running.values():

@@ -10,9 +10,8 @@
 -- name: insert_submission
 insert into submissions (batch_id, submit_order, tenant, endpoint, lane, expire_at, input_key, index_key, row_count,
                          body_defaults, deterministic)
- select :batch_id, coalesce(max(submissions.submit_order), 0) + 1, :tenant, :endpoint, :lane, :expire_at, :input_key, :index_key,
-        :row_count, :body_defaults, :deterministic
-   from submissions where true
+ values (:batch_id, (select coalesce(max(earlier.submit_order), 0) + 1 from submissions as earlier), :tenant, :endpoint, :lane,
+         :expire_at, :input_key, :index_key, :row_count, :body_defaults, :deterministic)
  on conflict (batch_id) do nothing
 
 -- name: insert_shard
