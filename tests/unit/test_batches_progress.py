@@ -13,7 +13,7 @@ from services.batches.wire import batch_message
 Progress = scheduler_pb2.Progress
 
 
-def progress(completed: int = 0, failed: int = 0, *, state: Any = Progress.STATE_ACTIVE, start: int = 0, usage: int = 0) -> Any:
+def progress(
     completed: int = 0, failed: int = 0, *, state: Any = Progress.STATE_ACTIVE, start: int = 0, usage: int = 0
 ) -> Progress:
     """Make the progress of a batch of ten rows."""
