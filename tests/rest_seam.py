@@ -31,8 +31,8 @@ from services.files import service as files
 
 __all__ = ["MAX_BODY_BYTES", "MAX_FILE_BYTES", "MAX_UPLOAD_BYTES", "RestMesh"]
 
-MAX_FILE_BYTES, MAX_UPLOAD_BYTES, MAX_BODY_BYTES = 3_000_000, 4_000_000, 100_000
-"""small limits, so that going over them is quick"""
+MAX_FILE_BYTES, MAX_UPLOAD_BYTES, MAX_BODY_BYTES = 3_000_000, 4_000_000, 1_500_000
+"""small limits, so that going over them is quick; bodies still larger than the buffers of a connection"""
 
 Serve = Callable[[Settings, asyncio.Event], Awaitable[None]]
 

@@ -15,7 +15,7 @@ from haywain.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 def test_upload_and_download(rest_channel: grpc.Channel) -> None:
     """A typed client stores a file larger than any JSON body may be, and reads it back in pieces."""
     stub = files_pb2_grpc.FilesServiceStub(rest_channel)
-    data = b"x" * (3 * MAX_BODY_BYTES)
+    data = b"x" * (MAX_BODY_BYTES + 500_000)
     header = files_pb2.UploadFileRequest.Header(filename="a.bin", purpose="user_data")
     messages = [
         files_pb2.UploadFileRequest(header=header),
