@@ -272,9 +272,11 @@ async def mesh(settings: Settings) -> AsyncIterator[Mesh]:
             rpc.channel(settings.address("scheduler")) as channel,
         ):
             made = Mesh(settings, scheduler, scheduler_pb2_grpc.SchedulerServiceStub(channel))
-            yield made
-            for engine in made.engines:
-                await engine.kill()
+            try:
+                yield made
+            finally:
+                for engine in made.engines:
+                    await engine.kill()
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -305,3 +305,19 @@ async def test_pool_and_models_are_told(settings: Settings) -> None:
         status = await rpc.call(running.stub.GetPoolStatus, pb.GetPoolStatusRequest())
         assert (status.intake_rows, status.slots_active, status.active_batches) == (20, 16, 1)
         assert [(engine.engine.engine_id, engine.active) for engine in status.engines] == [("e0", 8), ("e1", 8)]
+
+
+async def test_lanes_and_tenants_share_as_the_policy_says(settings: Settings) -> None:
+    """Expedited rows go first; then tenants take turns, whoever came first."""
+    async with mesh(quick(settings)) as running:
+        batches = [
+            await running.submit(lines_of(40), tenant="a"),
+            await running.submit(lines_of(40, first=100), tenant="b"),
+            await running.submit(lines_of(12, first=200), tenant="a", lane=engine_pb2.LANE_EXPEDITED),
+        ]
+        engine = await with_engine(running, slots=4)
+        for batch_id in batches:
+            await running.ended(batch_id)
+        numbers = [int(json.loads(sequence.request)["messages"][0]["content"][4:]) for sequence in engine.sequences]
+        assert all(number >= 200 for number in numbers[:12])
+        assert {number // 100 for number in numbers[12:32]} == {0, 1}
