@@ -84,6 +84,7 @@ def _values(settings: Settings, folder: Path) -> dict[str, str]:
         "port": str(settings.envoy.port),
         "max_body_bytes": str(settings.envoy.max_body_bytes),
         "max_upload_bytes": str(settings.envoy.max_upload_bytes),
+        "max_part_bytes": str(settings.envoy.max_part_bytes),
         # Nothing moves on a connection while a long completion runs.
         "stream_idle_seconds": str(int(settings.gateway.completion_timeout_seconds) + 60),
         "access_log_filter": _access_log_filter(settings.log.level),

@@ -8,6 +8,7 @@
     ├── NotFound
     │   ├── FileMissing         no record, or not this tenant's
     │   ├── FileGone            deleted or expired; the record stays
+    │   ├── UploadMissing
     │   ├── BatchMissing
     │   └── ModelMissing
     ├── Conflict                the object's state forbids it; a retry can't cure it
@@ -34,7 +35,7 @@ import grpc
 __all__ = [
     "BatchMissing", "CapacityExceeded", "Conflict", "DeadlineExceeded", "FencedOff", "FileGone", "FileMissing", "HaywainError",
     "InvalidRequest", "ModelMissing", "NoSuchCursor", "NotFound", "PermissionDenied", "SettingsError", "StorageFull",
-    "TooLarge", "Unauthenticated", "Unavailable", "by_reason",
+    "TooLarge", "Unauthenticated", "Unavailable", "UploadMissing", "by_reason",
 ]  # fmt: skip
 
 
@@ -97,6 +98,10 @@ class FileGone(NotFound):
     """The file's content is gone."""
 
     default_code = "file_deleted"
+
+
+class UploadMissing(NotFound):
+    """No such Upload object."""
 
 
 class BatchMissing(NotFound):

@@ -50,6 +50,8 @@ class EnvoySettings(_Section, frozen=True):
     port: int = 10900
     max_upload_bytes: int = 210_763_776
     """a multipart body: the file limit and 1 MiB of form around it"""
+    max_part_bytes: int = 68_157_440
+    """the multipart body of an upload's part: the part limit and 1 MiB of form around it"""
     max_body_bytes: int = 4_194_304
     """any other body"""
 
@@ -67,6 +69,12 @@ class FilesSettings(_Section, frozen=True):
 
     address: str = ""
     max_file_bytes: int = 209_715_200
+    """a file sent whole, and any file of purpose `batch`"""
+    max_upload_bytes: int = 8_589_934_592
+    """a file that comes in parts"""
+    max_part_bytes: int = 67_108_864
+    upload_seconds: float = 3_600.0
+    """how long an upload takes parts and can be completed"""
     batch_expires_after_seconds: int = 2_592_000
     """files of purpose `batch`, unless the upload says otherwise"""
     uploaded_status: str = "processed"

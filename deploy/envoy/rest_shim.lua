@@ -39,9 +39,17 @@ function envoy_on_request(handle)
     headers:replace(":path", path)                       -- the gateway parses the raw query itself
     if query ~= "" then headers:replace("x-haywain-query", query) end
   end
-  local upload = headers:get(":method") == "POST" and headers:get(":path"):match("^/v1/files/?$")
-  if upload then headers:replace("x-haywain-upload", "1") end
-  local length, limit = tonumber(headers:get("content-length") or ""), upload and ${max_upload_bytes} or ${max_body_bytes}
+  local length, limit = tonumber(headers:get("content-length") or ""), ${max_body_bytes}
+  if headers:get(":method") == "POST" then
+    local target = headers:get(":path")
+    if target:match("^/v1/files/?$") then
+      limit = ${max_upload_bytes}
+      headers:replace("x-haywain-upload", "file")
+    elseif target:match("^/v1/uploads/[^/]+/parts/?$") then
+      limit = ${max_part_bytes}
+      headers:replace("x-haywain-upload", "part")
+    end
+  end
   if length and length > limit then
     headers:replace("x-haywain-length", headers:get("content-length"))
     handle:respond({ [":status"] = "413" },

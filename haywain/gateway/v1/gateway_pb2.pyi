@@ -65,6 +65,60 @@ class GetFileContentResponse(_message.Message):
     http_body: _httpbody_pb2.HttpBody
     def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
 
+class CreateUploadRequest(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class CreateUploadResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class AddUploadPartRequest(_message.Message):
+    __slots__ = ("upload_id", "http_body")
+    UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    upload_id: str
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, upload_id: _Optional[str] = ..., http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class AddUploadPartResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class CompleteUploadRequest(_message.Message):
+    __slots__ = ("upload_id", "http_body")
+    UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    upload_id: str
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, upload_id: _Optional[str] = ..., http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class CompleteUploadResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class CancelUploadRequest(_message.Message):
+    __slots__ = ("upload_id", "http_body")
+    UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    upload_id: str
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, upload_id: _Optional[str] = ..., http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class CancelUploadResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
 class CreateBatchRequest(_message.Message):
     __slots__ = ("http_body",)
     HTTP_BODY_FIELD_NUMBER: _ClassVar[int]

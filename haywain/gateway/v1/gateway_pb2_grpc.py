@@ -60,6 +60,26 @@ class OpenAIServiceStub:
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetFileContentRequest.SerializeToString,
                 response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetFileContentResponse.FromString,
                 _registered_method=True)
+        self.CreateUpload = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/CreateUpload',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateUploadRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateUploadResponse.FromString,
+                _registered_method=True)
+        self.AddUploadPart = channel.stream_unary(
+                '/haywain.gateway.v1.OpenAIService/AddUploadPart',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.AddUploadPartRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.AddUploadPartResponse.FromString,
+                _registered_method=True)
+        self.CompleteUpload = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/CompleteUpload',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CompleteUploadRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CompleteUploadResponse.FromString,
+                _registered_method=True)
+        self.CancelUpload = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/CancelUpload',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelUploadRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelUploadResponse.FromString,
+                _registered_method=True)
         self.CreateBatch = channel.unary_unary(
                 '/haywain.gateway.v1.OpenAIService/CreateBatch',
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateBatchRequest.SerializeToString,
@@ -141,6 +161,34 @@ class OpenAIServiceServicer:
 
     def GetFileContent(self, request, context):
         """Streams a file's bytes; honours Range, answers HEAD.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateUpload(self, request, context):
+        """Announces a file that will come in parts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddUploadPart(self, request_iterator, context):
+        """Stores a part, multipart/form-data. The stream is the raw body; its first message carries the content type and the id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompleteUpload(self, request, context):
+        """Makes a file of parts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelUpload(self, request, context):
+        """Drops an upload with its parts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -236,6 +284,26 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
                     servicer.GetFileContent,
                     request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetFileContentRequest.FromString,
                     response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetFileContentResponse.SerializeToString,
+            ),
+            'CreateUpload': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateUpload,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateUploadRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateUploadResponse.SerializeToString,
+            ),
+            'AddUploadPart': grpc.stream_unary_rpc_method_handler(
+                    servicer.AddUploadPart,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.AddUploadPartRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.AddUploadPartResponse.SerializeToString,
+            ),
+            'CompleteUpload': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompleteUpload,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CompleteUploadRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CompleteUploadResponse.SerializeToString,
+            ),
+            'CancelUpload': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelUpload,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelUploadRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelUploadResponse.SerializeToString,
             ),
             'CreateBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateBatch,
@@ -419,6 +487,114 @@ class OpenAIService:
             '/haywain.gateway.v1.OpenAIService/GetFileContent',
             haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetFileContentRequest.SerializeToString,
             haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetFileContentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateUpload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/CreateUpload',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateUploadRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddUploadPart(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/haywain.gateway.v1.OpenAIService/AddUploadPart',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.AddUploadPartRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.AddUploadPartResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompleteUpload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/CompleteUpload',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CompleteUploadRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CompleteUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelUpload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/CancelUpload',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelUploadRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelUploadResponse.FromString,
             options,
             channel_credentials,
             insecure,
