@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from scheduler_engine import EchoEngine, Mesh, answer, lines_of, mesh, quick
+from scheduler_mesh import EchoEngine, Mesh, answer, lines_of, mesh, quick
 
 from haywain import rpc
 from haywain.engine.v1 import engine_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from scheduler_engine import CHAT, EchoEngine, answer, eventually, lines_of, mesh, quick
+from scheduler_mesh import CHAT, EchoEngine, answer, eventually, lines_of, mesh, quick
 
 from haywain import errors, rpc
 from haywain.engine.v1 import engine_pb2

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
-from scheduler_engine import EchoEngine, Mesh, answer, eventually, lines_of, mesh, quick
+from scheduler_mesh import EchoEngine, answer, eventually, lines_of, mesh, quick, with_engine
 
 from haywain import errors, rpc
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
-
-
-async def with_engine(running: Mesh, **terms: Any) -> EchoEngine:
-    """Start an engine."""
-    engine = EchoEngine(running.settings.data, **terms)
-    await engine.start(running.stub)
-    running.engines.append(engine)
-    return engine
 
 
 async def test_rows_of_a_lost_engine_run_elsewhere(settings: Settings) -> None:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from scheduler_engine import EchoEngine, Mesh, answer, eventually, lines_of, mesh, quick
+from scheduler_mesh import EchoEngine, Mesh, answer, eventually, lines_of, mesh, quick
 
 from haywain import errors, rpc
 from haywain.engine.v1 import engine_pb2
