@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import envoy
 
+from gateway import routes
 from haywain import errors
 from haywain.settings import Settings
 
@@ -88,6 +89,7 @@ def _values(settings: Settings, folder: Path) -> dict[str, str]:
         # Nothing moves on a connection while a long completion runs.
         "stream_idle_seconds": str(int(settings.gateway.completion_timeout_seconds) + 60),
         "access_log_filter": _access_log_filter(settings.log.level),
+        "rest_routes": routes.lua_table(),
     }
     for name in UPSTREAMS:
         values[f"{name}_type"], values[f"{name}_address"] = _upstream(settings.address(name))

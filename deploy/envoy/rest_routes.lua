@@ -1,20 +1,7 @@
 -- Listed AFTER grpc_json_transcoder: what it did not turn into a gRPC call is an unknown URL or a wrong method.
+-- gateway/envoy.py fills the table in from the proto's annotations.
 local ROUTES = {
-  { "^/v1/files$", "GET, POST" },
-  { "^/v1/files/[^/]+$", "GET, DELETE" },
-  { "^/v1/files/[^/]+/content$", "GET, HEAD" },
-  { "^/v1/uploads$", "POST" },
-  { "^/v1/uploads/[^/]+/parts$", "POST" },
-  { "^/v1/uploads/[^/]+/complete$", "POST" },
-  { "^/v1/uploads/[^/]+/cancel$", "POST" },
-  { "^/v1/batches$", "GET, POST" },
-  { "^/v1/batches/[^/]+$", "GET" },
-  { "^/v1/batches/[^/]+/cancel$", "POST" },
-  { "^/v1/models$", "GET" },
-  { "^/v1/models/.+$", "GET" },
-  { "^/v1/chat/completions$", "POST" },
-  { "^/v1/pool/status$", "GET" },
-  { "^/health$", "GET" },
+${rest_routes}
 }
 
 function envoy_on_request(handle)

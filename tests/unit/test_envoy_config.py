@@ -7,27 +7,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from google.api import annotations_pb2
 
-from gateway import envoy
+from gateway import envoy, routes
 from haywain import errors
 from haywain.gateway.v1 import gateway_pb2
 from haywain.settings import EnvoySettings, FilesSettings, GatewaySettings, LogSettings, Settings
 
 
-def _routes() -> list[tuple[str, list[str]]]:
-    lua = (envoy.TEMPLATES / "rest_routes.lua").read_text()
+def _allowed(settings: Settings) -> list[tuple[str, list[str]]]:
+    lua = (envoy.render(settings).parent / "rest_routes.lua").read_text()
     return [(pattern, methods.split(", ")) for pattern, methods in re.findall(r'\{ "(\^[^"]+)", "([^"]+)" \}', lua)]
-
-
-def _rules() -> list[tuple[str, str]]:
-    found = []
-    for method in gateway_pb2.DESCRIPTOR.services_by_name["OpenAIService"].methods:
-        rule = method.GetOptions().Extensions[annotations_pb2.http]
-        for one in (rule, *rule.additional_bindings):
-            kind = one.WhichOneof("pattern")
-            found.append((one.custom.kind, one.custom.path) if kind == "custom" else (str(kind).upper(), getattr(one, str(kind))))
-    return found
 
 
 def test_envoy_accepts_it(settings: Settings) -> None:
@@ -105,23 +94,20 @@ def test_only_one_port_listens(settings: Settings) -> None:
     assert [one["address"]["socket_address"]["port_value"] for one in config["static_resources"]["listeners"]] == [10900]
 
 
-def test_routes_match_the_protos() -> None:
+def test_routes_match_the_protos(settings: Settings) -> None:
     """rest_routes.lua knows each path of the protos with just its methods, so that 405 and Allow are right."""
     known: dict[str, set[str]] = {}
-    for method, template in _rules():
-        path = re.sub(r"\{[a-z_]+=\*\*\}", "a/b", template)
-        path = re.sub(r"\{[a-z_]+\}", "a", path)
-        matching = [(pattern, methods) for pattern, methods in _routes() if re.match(pattern.replace("%", "\\"), path)]
-        assert matching, f"{method} {path} is not in rest_routes.lua"
-        pattern, methods = matching[0]
-        assert method in methods
-        known.setdefault(pattern, set()).add(method)
-    assert {pattern: set(methods) for pattern, methods in _routes()} == known
+    for route in routes.ROUTES:
+        path = re.sub(r"\{[a-z_]+\}", "a", re.sub(r"\{[a-z_]+=\*\*\}", "a/b", route.template))
+        matching = [pattern for pattern, _ in _allowed(settings) if re.match(pattern.replace("%", "\\"), path)]
+        assert len(matching) == 1, (path, matching)
+        known.setdefault(matching[0], set()).add(route.method)
+    assert {pattern: set(methods) for pattern, methods in _allowed(settings)} == known
 
 
 def test_no_route_is_ambiguous() -> None:
     """No two RPCs have the same method and template: Envoy would answer 404 to both, and not say so at its start."""
-    shapes = [(method, re.sub(r"\{[a-z_]+", "{", template)) for method, template in _rules()]
+    shapes = [(route.method, re.sub(r"\{[a-z_]+", "{", route.template)) for route in routes.ROUTES]
     assert len(shapes) == len(set(shapes))
 
 

@@ -220,3 +220,73 @@ class GetPoolStatusResponse(_message.Message):
     HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
     http_body: _httpbody_pb2.HttpBody
     def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class UpdateBatchRequest(_message.Message):
+    __slots__ = ("batch_id", "http_body")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    batch_id: str
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, batch_id: _Optional[str] = ..., http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class UpdateBatchResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class GetBatchResultsRequest(_message.Message):
+    __slots__ = ("batch_id",)
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    batch_id: str
+    def __init__(self, batch_id: _Optional[str] = ...) -> None: ...
+
+class GetBatchResultsResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class CreateCompletionRequest(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class CreateCompletionResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class CreateEmbeddingRequest(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class CreateEmbeddingResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class GetDetailedHealthRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetDetailedHealthResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class GetOpenAPIRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetOpenAPIResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...

@@ -95,10 +95,20 @@ class OpenAIServiceStub:
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchRequest.SerializeToString,
                 response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchResponse.FromString,
                 _registered_method=True)
+        self.UpdateBatch = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/UpdateBatch',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.UpdateBatchRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.UpdateBatchResponse.FromString,
+                _registered_method=True)
         self.CancelBatch = channel.unary_unary(
                 '/haywain.gateway.v1.OpenAIService/CancelBatch',
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelBatchRequest.SerializeToString,
                 response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelBatchResponse.FromString,
+                _registered_method=True)
+        self.GetBatchResults = channel.unary_stream(
+                '/haywain.gateway.v1.OpenAIService/GetBatchResults',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchResultsRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchResultsResponse.FromString,
                 _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/haywain.gateway.v1.OpenAIService/ListModels',
@@ -115,15 +125,35 @@ class OpenAIServiceStub:
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateChatCompletionRequest.SerializeToString,
                 response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateChatCompletionResponse.FromString,
                 _registered_method=True)
+        self.CreateCompletion = channel.unary_stream(
+                '/haywain.gateway.v1.OpenAIService/CreateCompletion',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateCompletionRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateCompletionResponse.FromString,
+                _registered_method=True)
+        self.CreateEmbedding = channel.unary_stream(
+                '/haywain.gateway.v1.OpenAIService/CreateEmbedding',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateEmbeddingRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateEmbeddingResponse.FromString,
+                _registered_method=True)
         self.GetHealth = channel.unary_unary(
                 '/haywain.gateway.v1.OpenAIService/GetHealth',
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetHealthRequest.SerializeToString,
                 response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetHealthResponse.FromString,
                 _registered_method=True)
+        self.GetDetailedHealth = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/GetDetailedHealth',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetDetailedHealthRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetDetailedHealthResponse.FromString,
+                _registered_method=True)
         self.GetPoolStatus = channel.unary_unary(
                 '/haywain.gateway.v1.OpenAIService/GetPoolStatus',
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusRequest.SerializeToString,
                 response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusResponse.FromString,
+                _registered_method=True)
+        self.GetOpenAPI = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/GetOpenAPI',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetOpenAPIRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetOpenAPIResponse.FromString,
                 _registered_method=True)
 
 
@@ -215,8 +245,22 @@ class OpenAIServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateBatch(self, request, context):
+        """Replaces a batch's metadata.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CancelBatch(self, request, context):
         """Stops a batch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetBatchResults(self, request, context):
+        """Streams the result lines there are so far, while the batch runs and after it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,6 +287,20 @@ class OpenAIServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateCompletion(self, request, context):
+        """Runs one text completion now, as `CreateChatCompletion` does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateEmbedding(self, request, context):
+        """Embeds texts now; one JSON message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetHealth(self, request, context):
         """Tells whether a batch could run now.
         """
@@ -250,8 +308,22 @@ class OpenAIServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetDetailedHealth(self, request, context):
+        """Tells how each component is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetPoolStatus(self, request, context):
         """Tells how full the intake and the slots are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOpenAPI(self, request, context):
+        """Describes all of these as an OpenAPI document.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -320,10 +392,20 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
                     request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchRequest.FromString,
                     response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchResponse.SerializeToString,
             ),
+            'UpdateBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateBatch,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.UpdateBatchRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.UpdateBatchResponse.SerializeToString,
+            ),
             'CancelBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelBatch,
                     request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelBatchRequest.FromString,
                     response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelBatchResponse.SerializeToString,
+            ),
+            'GetBatchResults': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetBatchResults,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchResultsRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchResultsResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -340,15 +422,35 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
                     request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateChatCompletionRequest.FromString,
                     response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateChatCompletionResponse.SerializeToString,
             ),
+            'CreateCompletion': grpc.unary_stream_rpc_method_handler(
+                    servicer.CreateCompletion,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateCompletionRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateCompletionResponse.SerializeToString,
+            ),
+            'CreateEmbedding': grpc.unary_stream_rpc_method_handler(
+                    servicer.CreateEmbedding,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateEmbeddingRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateEmbeddingResponse.SerializeToString,
+            ),
             'GetHealth': grpc.unary_unary_rpc_method_handler(
                     servicer.GetHealth,
                     request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetHealthRequest.FromString,
                     response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetHealthResponse.SerializeToString,
             ),
+            'GetDetailedHealth': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDetailedHealth,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetDetailedHealthRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetDetailedHealthResponse.SerializeToString,
+            ),
             'GetPoolStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPoolStatus,
                     request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusRequest.FromString,
                     response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusResponse.SerializeToString,
+            ),
+            'GetOpenAPI': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOpenAPI,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetOpenAPIRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetOpenAPIResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -687,6 +789,33 @@ class OpenAIService:
             _registered_method=True)
 
     @staticmethod
+    def UpdateBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/UpdateBatch',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.UpdateBatchRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.UpdateBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CancelBatch(request,
             target,
             options=(),
@@ -703,6 +832,33 @@ class OpenAIService:
             '/haywain.gateway.v1.OpenAIService/CancelBatch',
             haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelBatchRequest.SerializeToString,
             haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBatchResults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/GetBatchResults',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchResultsRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchResultsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -795,6 +951,60 @@ class OpenAIService:
             _registered_method=True)
 
     @staticmethod
+    def CreateCompletion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/CreateCompletion',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateCompletionRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateCompletionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateEmbedding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/CreateEmbedding',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateEmbeddingRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateEmbeddingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetHealth(request,
             target,
             options=(),
@@ -822,6 +1032,33 @@ class OpenAIService:
             _registered_method=True)
 
     @staticmethod
+    def GetDetailedHealth(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/GetDetailedHealth',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetDetailedHealthRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetDetailedHealthResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetPoolStatus(request,
             target,
             options=(),
@@ -838,6 +1075,33 @@ class OpenAIService:
             '/haywain.gateway.v1.OpenAIService/GetPoolStatus',
             haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusRequest.SerializeToString,
             haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOpenAPI(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/GetOpenAPI',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetOpenAPIRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetOpenAPIResponse.FromString,
             options,
             channel_credentials,
             insecure,
