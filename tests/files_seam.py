@@ -26,8 +26,8 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 async def servicer(settings: Settings, clock: FakeClock) -> AsyncIterator[FilesServiceServicer]:
-    async with opened(settings, clock) as servicer:
-        yield servicer
+    async with opened(settings, clock) as services:
+        yield services.files
 
 
 @pytest.fixture

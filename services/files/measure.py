@@ -14,9 +14,9 @@ GZIP = b"\x1f\x8b"
 _SPACE = b" \t\r\n\x0b\x0c"
 
 
-def not_jsonl(found: str) -> errors.InvalidRequest:
+def not_jsonl(found: str, param: str = "file") -> errors.InvalidRequest:
     """Make the refusal of a batch file, saying what was found instead."""
-    return errors.InvalidRequest(f"Invalid file format for Batch API. Must be .jsonl, but {found}.", param="file")
+    return errors.InvalidRequest(f"Invalid file format for Batch API. Must be .jsonl, but {found}.", param=param)
 
 
 class Measure:

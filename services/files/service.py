@@ -1,6 +1,7 @@
 """The Files service: file records and the life of their bytes, behind `haywain.files.v1.FilesService`.
 
-The servicer translates; uploads.py receives bytes, store.py keeps records, sweep.py removes what is over.
+The servicer translates; uploads.py receives bytes, store.py keeps records, sweep.py removes what is over. Files that come in
+parts have a service of their own, uploads_service.py, in the same process.
 """
 
 from __future__ import annotations
@@ -8,31 +9,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from haywain import errors, ids, log
 from haywain.blobs import BlobStore, DirectoryBlobStore
-from haywain.clock import Clock, SystemClock, timestamp
+from haywain.clock import Clock, SystemClock
 from haywain.db import open_database
-from haywain.files.v1 import files_pb2, files_pb2_grpc
+from haywain.files.v1 import files_pb2, files_pb2_grpc, uploads_pb2_grpc
 from haywain.rpc import serving
 from haywain.settings import Settings
+from services.files.checks import check_name, check_purpose
+from services.files.messages import file_message, tenant_of
+from services.files.parts import Parts
 from services.files.store import FileRecord, FileStore, NewFile, gone
 from services.files.sweep import Sweep
-from services.files.uploads import Uploads, checked_name, checked_purpose
+from services.files.upload_store import UploadStore
+from services.files.uploads import Uploads
+from services.files.uploads_service import UploadsServiceServicer
 
-__all__ = ["FilesServiceServicer", "opened", "serve"]
+__all__ = ["FilesServiceServicer", "Services", "opened", "serve"]
 
-NAME = "haywain.files.v1.FilesService"
+NAME, UPLOADS_NAME = "haywain.files.v1.FilesService", "haywain.files.v1.UploadsService"
 MAX_PAGE = 10_000
-_STATUS = {
-    "uploaded": files_pb2.File.STATUS_UPLOADED,
-    "processed": files_pb2.File.STATUS_PROCESSED,
-    "error": files_pb2.File.STATUS_ERROR,
-    "expired": files_pb2.File.STATUS_EXPIRED,
-    "deleted": files_pb2.File.STATUS_DELETED,
-}
 _log = log.get()
 
 
@@ -50,19 +50,19 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
         """Receive a stream and store it."""
         record = await self.uploads.receive(messages)
         _log.info("file.stored", file_id=record.id, size_bytes=record.size_bytes, lines=record.line_count)
-        return files_pb2.UploadFileResponse(file=_file(record))
+        return files_pb2.UploadFileResponse(file=file_message(record))
 
     async def DownloadFile(
         self, request: files_pb2.DownloadFileRequest, context: Any
     ) -> AsyncIterator[files_pb2.DownloadFileResponse]:
         """Stream the record, then the bytes. Whatever can be refused is refused before the first message."""
-        record = await self.store.get(_tenant(request), request.file_id)
+        record = await self.store.get(tenant_of(request), request.file_id)
         _raise(gone(record))
         size = _range(request, record)
         sent = 0
         async with contextlib.aclosing(_read(self.blobs, record, request.offset, size)) as chunks:
             data = await self._first(chunks, record)
-            yield files_pb2.DownloadFileResponse(file=_file(record))
+            yield files_pb2.DownloadFileResponse(file=file_message(record))
             while data:
                 sent += len(data)
                 yield files_pb2.DownloadFileResponse(data=data)
@@ -79,7 +79,7 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
 
     async def GetFile(self, request: files_pb2.GetFileRequest, context: Any) -> files_pb2.GetFileResponse:
         """Describe one file, also one that is deleted or expired."""
-        return files_pb2.GetFileResponse(file=_file(await self.store.get(_tenant(request), request.file_id)))
+        return files_pb2.GetFileResponse(file=file_message(await self.store.get(tenant_of(request), request.file_id)))
 
     async def ListFiles(self, request: files_pb2.ListFilesRequest, context: Any) -> files_pb2.ListFilesResponse:
         """List a page; `page_size` 0 asks for the most."""
@@ -91,35 +91,35 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
             message = f"limit must be at most {MAX_PAGE}, but got {size}."
             raise errors.InvalidRequest(message, code="integer_above_max_value", param="limit")
         records = await self.store.page(
-            _tenant(request), request.purpose, after=request.page_token, limit=size + 1, ascending=request.ascending
+            tenant_of(request), request.purpose, after=request.page_token, limit=size + 1, ascending=request.ascending
         )
         more = len(records) > size
         return files_pb2.ListFilesResponse(
-            files=[_file(record) for record in records[:size]], next_page_token=records[size - 1].id if more else ""
+            files=[file_message(record) for record in records[:size]], next_page_token=records[size - 1].id if more else ""
         )
 
     async def DeleteFile(self, request: files_pb2.DeleteFileRequest, context: Any) -> files_pb2.DeleteFileResponse:
         """Mark the file deleted, then remove its bytes unless held."""
-        record = await self.store.delete(_tenant(request), request.file_id)
+        record = await self.store.delete(tenant_of(request), request.file_id)
         _log.info("file.deleted", file_id=record.id)
-        await self._purge()
-        return files_pb2.DeleteFileResponse(file=_file(record))
+        await self.sweep.purge_now()
+        return files_pb2.DeleteFileResponse(file=file_message(record))
 
     async def AdoptBlob(self, request: files_pb2.AdoptBlobRequest, context: Any) -> files_pb2.AdoptBlobResponse:
         """Record a blob that is already there."""
         if not request.request_id:
             raise errors.InvalidRequest("request_id is required", code="missing_required_parameter", param="request_id")
-        record = await self.store.of_request(_tenant(request), "adopt", request.request_id)
+        record = await self.store.of_request(tenant_of(request), "adopt", request.request_id)
         if record is None:
             record = await self._adopt(request)
             _log.info("file.adopted", file_id=record.id, blob_key=record.blob_key)
         if record.blob_key != request.blob_key:
             raise errors.Conflict(f"request_id {request.request_id!r} was used for another blob.")
-        return files_pb2.AdoptBlobResponse(file=_file(record))
+        return files_pb2.AdoptBlobResponse(file=file_message(record))
 
     async def _adopt(self, request: files_pb2.AdoptBlobRequest) -> FileRecord:
-        checked_name(request.filename)
-        checked_purpose(request.purpose)
+        check_purpose(request.purpose)
+        check_name(request.filename, request.purpose, "filename")
         if request.blob_key.startswith("input-"):
             raise errors.InvalidRequest("an upload's blob has its file already", param="blob_key")
         try:
@@ -132,7 +132,7 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
             )
         new = NewFile(
             id=ids.new("file-"),
-            tenant=_tenant(request),
+            tenant=tenant_of(request),
             origin="adopt",
             request_id=request.request_id,
             filename=request.filename,
@@ -150,24 +150,14 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
         """Keep a file's bytes for a holder."""
         if not request.holder:
             raise errors.InvalidRequest("holder is required", code="missing_required_parameter", param="holder")
-        record = await self.store.hold(_tenant(request), request.file_id, request.holder)
-        return files_pb2.HoldBlobResponse(blob_key=record.blob_key, file=_file(record))
+        record = await self.store.hold(tenant_of(request), request.file_id, request.holder)
+        return files_pb2.HoldBlobResponse(blob_key=record.blob_key, file=file_message(record))
 
     async def ReleaseBlob(self, request: files_pb2.ReleaseBlobRequest, context: Any) -> files_pb2.ReleaseBlobResponse:
         """End a holder's holds; bytes nobody needs any more go."""
         if await self.store.release(request.holder):
-            await self._purge()
+            await self.sweep.purge_now()
         return files_pb2.ReleaseBlobResponse()
-
-    async def _purge(self) -> None:
-        try:
-            await self.sweep.purge()
-        except errors.HaywainError as error:  # what was asked is on disk; the sweep will try again
-            _log.warning("purge.failed", error=error.message)
-
-
-def _tenant(request: Any) -> str:
-    return request.tenant or "default"
 
 
 def _raise(error: errors.HaywainError | None) -> None:
@@ -192,25 +182,18 @@ async def _read(blobs: BlobStore, record: FileRecord, offset: int, size: int) ->
                 yield data
 
 
-def _file(record: FileRecord) -> files_pb2.File:
-    return files_pb2.File(
-        file_id=record.id,
-        tenant=record.tenant,
-        filename=record.filename,
-        purpose=record.purpose,
-        status=_STATUS[record.status],
-        status_details=record.status_details,
-        size_bytes=record.size_bytes,
-        line_count=record.line_count,
-        sha256=record.sha256,
-        create_time=timestamp(record.created_at),
-        expire_time=timestamp(record.expires_at),
-    )
+@dataclass(frozen=True)
+class Services:
+    """What the process serves, and what it does by itself."""
+
+    files: FilesServiceServicer
+    uploads: UploadsServiceServicer
+    sweep: Sweep
 
 
 @contextlib.asynccontextmanager
-async def opened(settings: Settings, clock: Clock) -> AsyncIterator[FilesServiceServicer]:
-    """Open database and blob store and put the service together; closes them at the end of the block.
+async def opened(settings: Settings, clock: Clock) -> AsyncIterator[Services]:
+    """Open database and blob store and put the services together; closes them at the end of the block.
 
     Raises SettingsError when the data folder can't be used or the settings name no status.
     """
@@ -219,17 +202,24 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[FilesService
     blobs = DirectoryBlobStore(settings.data / "blobs")
     database = await open_database(settings.db.url, Path(__file__).parent / "sql", settings.data / "files.db")
     try:
-        store = FileStore(database, clock)
-        yield FilesServiceServicer(store, blobs, Uploads(store, blobs, settings, clock), Sweep(store, blobs, clock))
+        store, upload_store = FileStore(database, clock), UploadStore(database, clock)
+        sweep = Sweep(store, upload_store, blobs, clock)
+        files = FilesServiceServicer(store, blobs, Uploads(store, blobs, settings, clock), sweep)
+        parts = Parts(upload_store, blobs, settings, clock)
+        yield Services(files, UploadsServiceServicer(upload_store, store, parts, sweep), sweep)
     finally:
         await database.close()
 
 
 async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     """Serve until `stopping` is set."""
-    services = files_pb2_grpc.add_FilesServiceServicer_to_server
-    async with opened(settings, SystemClock()) as servicer, serving(settings.address("files"), [(servicer, services, NAME)]):
-        _log.info("files.ready", address=settings.address("files"))
-        async with asyncio.TaskGroup() as group:
-            group.create_task(servicer.sweep.run(stopping))
-            await stopping.wait()
+    async with opened(settings, SystemClock()) as services:
+        served = [
+            (services.files, files_pb2_grpc.add_FilesServiceServicer_to_server, NAME),
+            (services.uploads, uploads_pb2_grpc.add_UploadsServiceServicer_to_server, UPLOADS_NAME),
+        ]
+        async with serving(settings.address("files"), served):
+            _log.info("files.ready", address=settings.address("files"))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(services.sweep.run(stopping))
+                await stopping.wait()

@@ -17,7 +17,7 @@ from haywain import errors
 from haywain.clock import Clock
 from haywain.db import Database, Row, Transaction
 
-__all__ = ["PUBLISH_SECONDS", "FileRecord", "FileStore", "NewFile", "gone"]
+__all__ = ["PUBLISH_SECONDS", "FileRecord", "FileStore", "NewFile", "check_published", "gone", "insert_file"]
 
 PUBLISH_SECONDS = 1_800.0
 """A blob older than this is not made a file any more: the sweep may be about to remove it. Half the sweep's grace."""
@@ -66,6 +66,20 @@ def gone(record: FileRecord) -> errors.FileGone | None:
     return None
 
 
+def check_published(published_at: float, now: float) -> None:
+    """Refuse to record a blob that the sweep may be about to remove. Raises Unavailable."""
+    if now - published_at > PUBLISH_SECONDS:
+        raise errors.Unavailable(retry_after=1)
+
+
+def insert_file(tx: Transaction, new: NewFile, now: float) -> bool:
+    """Record a file, unless its `request_id`, or a file of its blob, is there already: then False."""
+    row = msgspec.structs.asdict(new)
+    expires_after = row.pop("expires_after")
+    row |= {"request_id": new.request_id or None, "created_at": now, "expires_at": now + expires_after if expires_after else None}
+    return tx.execute("add_file", **row) > 0
+
+
 class FileStore:
     """The records of all tenants. An id of another tenant is answered like one that never was."""
 
@@ -83,16 +97,9 @@ class FileStore:
 
         def add(tx: Transaction) -> FileRecord:
             now = self._clock.now()
-            if published_at is not None and now - published_at > PUBLISH_SECONDS:
-                raise errors.Unavailable(retry_after=1)
-            row = msgspec.structs.asdict(new)
-            expires_after = row.pop("expires_after")
-            row |= {
-                "request_id": new.request_id or None,
-                "created_at": now,
-                "expires_at": now + expires_after if expires_after else None,
-            }
-            if tx.execute("add_file", **row):
+            if published_at is not None:
+                check_published(published_at, now)
+            if insert_file(tx, new, now):
                 return self._record(tx.fetch_one("file_by_id", id=new.id, tenant=new.tenant), new.id)
             earlier = self._of_request(tx, new.tenant, new.origin, new.request_id)
             if earlier is None:
@@ -146,12 +153,15 @@ class FileStore:
     async def hold(self, tenant: str, file_id: str, holder: str) -> FileRecord:
         """Keep a file's bytes for `holder`. A hold that stands is answered whatever became of the file.
 
-        Raises FileMissing; FileGone when the file went before it was held.
+        Raises FileMissing; FileGone when the file went before it was held; Conflict when the holder has let go: its release
+        overtook this hold, which nobody would end.
         """
 
         def hold(tx: Transaction) -> FileRecord:
             record = self._get(tx, tenant, file_id)
             if not tx.fetch("held", holder=holder, file_id=file_id):
+                if tx.fetch("has_released", holder=holder):
+                    raise errors.Conflict(f"The holder '{holder}' has released what it held.", param="holder")
                 reason = gone(record)
                 if reason is not None:
                     raise reason
@@ -161,8 +171,13 @@ class FileStore:
         return await self._database.write(hold)
 
     async def release(self, holder: str) -> int:
-        """End all holds of `holder`; the number of them."""
-        return await self._database.write(lambda tx: tx.execute("release", holder=holder))
+        """End all holds of `holder` for good; the number of them."""
+
+        def release(tx: Transaction) -> int:
+            tx.execute("remember_release", holder=holder, now=self._clock.now())
+            return tx.execute("release", holder=holder)
+
+        return await self._database.write(release)
 
     # -- for the sweep --------------------------------------------------------------------------------------------------------
 
@@ -186,6 +201,10 @@ class FileStore:
     async def forget_requests(self, before: float) -> None:
         """Drop request ids of uploads made before a Unix time; those of adopted blobs stay."""
         await self._database.write(lambda tx: tx.execute("forget_requests", before=before))
+
+    async def forget_releases(self, before: float) -> None:
+        """Drop what is remembered of holders that released before a Unix time."""
+        await self._database.write(lambda tx: tx.execute("forget_releases", before=before))
 
     # -- inside a transaction -------------------------------------------------------------------------------------------------
 

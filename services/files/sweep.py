@@ -2,7 +2,7 @@
 
 Everything here can be interrupted and repeated at any point. A delete marks the record first and removes the blob next; when a
 kill comes between, the record is still `doomed`, and the next sweep goes on. An upload commits its blob first and records it next;
-when a kill comes between, the blob has no record and goes after a grace period that no living upload needs.
+when a kill comes between, the blob has no record and goes after a grace period that no living upload needs. Parts go the same ways.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from haywain import errors, log
 from haywain.blobs import BlobStore
 from haywain.clock import Clock
 from services.files.store import PUBLISH_SECONDS, FileStore
+from services.files.upload_store import UploadStore
 
 __all__ = ["Sweep"]
 
@@ -22,6 +23,8 @@ SCAN_EVERY = 20
 GRACE_SECONDS = 2 * PUBLISH_SECONDS
 REQUEST_SECONDS = 86_400.0
 """How long an upload's request_id is remembered."""
+RELEASE_SECONDS = 7 * 86_400.0
+"""How long a release is remembered: longer than a hold can be on its way to a process that was stopped meanwhile."""
 PAGE = 500
 _log = log.get()
 
@@ -29,9 +32,10 @@ _log = log.get()
 class Sweep:
     """Removes what is over."""
 
-    def __init__(self, store: FileStore, blobs: BlobStore, clock: Clock) -> None:
+    def __init__(self, store: FileStore, uploads: UploadStore, blobs: BlobStore, clock: Clock) -> None:
         """Decide by `clock`, against the storage's own times for what has no record."""
         self._store = store
+        self._uploads = uploads
         self._blobs = blobs
         self._clock = clock
 
@@ -54,26 +58,42 @@ class Sweep:
                 continue
 
     async def expire(self) -> None:
-        """Mark the files whose time has come."""
-        count = await self._store.expire()
-        if count:
-            _log.info("files.expired", count=count)
+        """Mark the files and uploads whose time has come."""
+        files, uploads = await self._store.expire(), await self._uploads.expire()
+        if files or uploads:
+            _log.info("files.expired", files=files, uploads=uploads)
 
     async def purge(self) -> None:
-        """Remove the bytes of expired and deleted files that nobody holds."""
+        """Remove the bytes of expired and deleted files that nobody holds, and of parts that no upload needs."""
         while doomed := await self._store.doomed(PAGE):
             for key in doomed.values():
                 await self._blobs.delete(key)
             await self._store.bytes_removed(list(doomed))
             _log.info("files.purged", count=len(doomed))
+        while parts := await self._uploads.doomed_parts(PAGE):
+            for key in parts:
+                await self._blobs.delete(key)
+            await self._uploads.parts_removed(parts)
+            _log.info("parts.purged", count=len(parts))
+
+    async def purge_now(self) -> None:
+        """Purge after what was asked for is on disk: a failure is left to the next sweep."""
+        try:
+            await self.purge()
+        except errors.HaywainError as error:
+            _log.warning("purge.failed", error=error.message)
 
     async def scan(self) -> None:
-        """Remove uploads' blobs that were never recorded, scratch files nobody writes any more, and old request ids."""
+        """Remove blobs of uploads and parts that were never recorded, scratch files nobody writes any more, and old request ids."""
         now = self._clock.now()
-        stale = [key for key in await self._blobs.stale(now - GRACE_SECONDS) if key.startswith("input-")]
-        for start in range(0, len(stale), PAGE):
-            for key in await self._store.unrecorded(stale[start : start + PAGE]):
-                await self._blobs.delete(key)
-                _log.info("blob.orphan_removed", blob_key=key)
+        stale = await self._blobs.stale(now - GRACE_SECONDS)
+        for prefix, unrecorded in (("input-", self._store.unrecorded), ("part_", self._uploads.unrecorded)):
+            keys = [key for key in stale if key.startswith(prefix)]
+            for start in range(0, len(keys), PAGE):
+                for key in await unrecorded(keys[start : start + PAGE]):
+                    await self._blobs.delete(key)
+                    _log.info("blob.orphan_removed", blob_key=key)
         await self._blobs.clear_scratch(now - GRACE_SECONDS)
         await self._store.forget_requests(now - REQUEST_SECONDS)
+        await self._uploads.forget_requests(now - REQUEST_SECONDS)
+        await self._store.forget_releases(now - RELEASE_SECONDS)

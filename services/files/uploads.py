@@ -6,62 +6,42 @@ An upload is only stored when its `end` message arrives: a client that hung up l
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
-from pathlib import PurePosixPath
+from typing import TypeVar
 
 from haywain import errors, ids
 from haywain.blobs import BlobStore, BlobWriter
 from haywain.clock import Clock
 from haywain.files.v1 import files_pb2
 from haywain.settings import Settings
-from services.files.measure import Measure, not_jsonl
+from services.files.checks import check_expiry, check_name, check_purpose, check_request_id, lifetime
+from services.files.measure import Measure
 from services.files.store import FileRecord, FileStore, NewFile
 
-__all__ = ["Uploads", "checked_name", "checked_purpose"]
+__all__ = ["IDLE_SECONDS", "Uploads", "heard"]
 
-MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3_600, 2_592_000
-MAX_NAME_BYTES = 512
-_PURPOSE = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+IDLE_SECONDS = 300.0
+"""How long a client may be silent; less than the age at which scratch files are swept."""
 _Message = files_pb2.UploadFileRequest
 _Header = files_pb2.UploadFileRequest.Header
 _End = files_pb2.UploadFileRequest.End
+_T = TypeVar("_T")
 
 
-def checked_name(filename: str) -> None:
-    """Refuse what can't be a file's name. Raises InvalidRequest."""
-    size = len(filename.encode())
-    if not 1 <= size <= MAX_NAME_BYTES:
-        raise errors.InvalidRequest(f"The file's name must be 1 to {MAX_NAME_BYTES} bytes, but got {size}.", param="file")
-    if _CONTROL.search(filename):
-        raise errors.InvalidRequest("The file's name must not hold control characters.", param="file")
+async def heard(messages: AsyncIterator[_T], idle_seconds: float) -> _T | None:
+    """Wait for the next message of a client, None when it has no more. Raises DeadlineExceeded when it falls silent."""
+    try:
+        async with asyncio.timeout(idle_seconds):
+            return await anext(messages, None)
+    except TimeoutError:
+        raise errors.DeadlineExceeded(f"Nothing was sent for {idle_seconds:g} seconds; nothing was stored.") from None
 
 
-def checked_purpose(purpose: str) -> None:
-    """Refuse what can't be a purpose. Raises InvalidRequest."""
-    if not purpose:
-        raise errors.InvalidRequest("Missing required parameter: 'purpose'.", code="missing_required_parameter", param="purpose")
-    if not _PURPOSE.fullmatch(purpose):
-        message = f"purpose must be a word of 1 to 64 letters, digits, '_' or '-', but got {purpose[:64]!r}."
-        raise errors.InvalidRequest(message, param="purpose")
-
-
-def _checked(header: _Header) -> None:
-    checked_name(header.filename)
-    checked_purpose(header.purpose)
-    suffix = PurePosixPath(header.filename).suffix
-    if header.purpose == "batch" and suffix.lower() not in ("", ".jsonl"):
-        raise not_jsonl(f"the file's name ends in {suffix[:32]!r}")
-    expiry, param = header.expires_after_seconds, "expires_after.seconds"
-    if expiry and expiry < MIN_EXPIRY_SECONDS:
-        message = f"{param} must be at least {MIN_EXPIRY_SECONDS}, but got {expiry}."
-        raise errors.InvalidRequest(message, code="integer_below_min_value", param=param)
-    if expiry > MAX_EXPIRY_SECONDS:
-        message = f"{param} must be at most {MAX_EXPIRY_SECONDS}, but got {expiry}."
-        raise errors.InvalidRequest(message, code="integer_above_max_value", param=param)
-    if (size := len(header.request_id.encode())) > 512:
-        raise errors.InvalidRequest(f"request_id must be at most 512 bytes, but got {size}.", param="request_id")
+def _check(header: _Header) -> None:
+    check_purpose(header.purpose)
+    check_name(header.filename, header.purpose, "file")
+    check_expiry(header.expires_after_seconds)
+    check_request_id(header.request_id)
 
 
 def _completed(header: _Header, end: _End) -> _Header:
@@ -77,9 +57,9 @@ class Uploads:
     """Receives uploads."""
 
     def __init__(
-        self, store: FileStore, blobs: BlobStore, settings: Settings, clock: Clock, *, idle_seconds: float = 300.0
+        self, store: FileStore, blobs: BlobStore, settings: Settings, clock: Clock, *, idle_seconds: float = IDLE_SECONDS
     ) -> None:
-        """`idle_seconds` is how long a client may be silent; less than the age at which scratch files are swept."""
+        """Hold nothing between uploads."""
         self._store = store
         self._blobs = blobs
         self._settings = settings
@@ -92,18 +72,18 @@ class Uploads:
         A `request_id` seen before answers the first record. Raises InvalidRequest, TooLarge, StorageFull; Conflict when a
         `request_id` comes again with another file.
         """
-        first = await self._next(messages)
+        first = await heard(messages, self._idle_seconds)
         if first is None or first.WhichOneof("part") != "header":
             raise errors.InvalidRequest("An upload must begin with its header.")
         header = first.header
         if header.purpose:
-            _checked(header)
+            _check(header)
         file_id = ids.new("file-")
         measure = Measure(self._settings.batches.max_line_bytes)
         async with self._blobs.writer(f"input-{file_id}") as writer:
             end = await self._take(messages, writer, measure, batch=header.purpose == "batch")
             header = _completed(header, end)
-            _checked(header)
+            _check(header)
             await asyncio.to_thread(measure.finish)
             if header.purpose == "batch" and measure.refusal is not None:
                 raise measure.refusal
@@ -124,7 +104,7 @@ class Uploads:
 
     async def _take(self, messages: AsyncIterator[_Message], writer: BlobWriter, measure: Measure, *, batch: bool) -> _End:
         limit = self._settings.files.max_file_bytes
-        while (message := await self._next(messages)) is not None:
+        while (message := await heard(messages, self._idle_seconds)) is not None:
             match message.WhichOneof("part"):
                 case "data":
                     size = measure.size_bytes + len(message.data)
@@ -141,17 +121,7 @@ class Uploads:
                     raise errors.InvalidRequest(f"An upload is a header, data, and an end; got {part or 'nothing'} instead.")
         raise errors.InvalidRequest(f"The upload stopped after {measure.size_bytes} bytes, before its end; nothing was stored.")
 
-    async def _next(self, messages: AsyncIterator[_Message]) -> _Message | None:
-        try:
-            async with asyncio.timeout(self._idle_seconds):
-                return await anext(messages, None)
-        except TimeoutError:
-            raise errors.DeadlineExceeded(f"Nothing was sent for {self._idle_seconds:g} seconds; nothing was stored.") from None
-
     def _new(self, file_id: str, header: _Header, measure: Measure) -> NewFile:
-        expiry = header.expires_after_seconds
-        if not expiry and header.purpose == "batch":
-            expiry = self._settings.files.batch_expires_after_seconds
         return NewFile(
             id=file_id,
             tenant=header.tenant or "default",
@@ -163,7 +133,7 @@ class Uploads:
             size_bytes=measure.size_bytes,
             line_count=measure.line_count,
             sha256=measure.sha256,
-            expires_after=expiry,
+            expires_after=lifetime(header.expires_after_seconds, header.purpose, self._settings.files),
             blob_key=f"input-{file_id}",
         )
 

@@ -214,8 +214,8 @@ async def test_uploaded_status_is_a_setting(settings: Settings, clock: FakeClock
     other = msgspec.structs.replace(settings, files=FilesSettings(uploaded_status="uploaded"))
     add = files_pb2_grpc.add_FilesServiceServicer_to_server
     async with (
-        opened(other, clock) as servicer,
-        rpc.serving(other.address("files"), [(servicer, add, "x")], grace_seconds=0.1),
+        opened(other, clock) as services,
+        rpc.serving(other.address("files"), [(services.files, add, "x")], grace_seconds=0.1),
         rpc.channel(other.address("files")) as channel,
     ):
         file = await upload(files_pb2_grpc.FilesServiceStub(channel), LINE)
