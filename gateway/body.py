@@ -132,6 +132,17 @@ class Body:
                 raise type_error(f"{self._prefix}{name}.{key}", "a string", value)
         return dict(members)
 
+    def texts(self, name: str) -> list[str]:
+        """Take an array of strings that must be there."""
+        members = self._take(name, "an array of strings", list, nullable=False)
+        if members is None:
+            param = self._prefix + name
+            raise errors.InvalidRequest(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
+        for number, value in enumerate(members):
+            if type(value) is not str:
+                raise type_error(f"{self._prefix}{name}[{number}]", "a string", value)
+        return list(members)
+
     def finish(self) -> None:
         """Refuse members that nobody asked for."""
         for name in self._members:

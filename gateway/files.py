@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any, Literal
+from typing import Literal
 
-import grpc
 import msgspec
 from google.api import httpbody_pb2
 
@@ -16,6 +14,7 @@ from gateway.answer import TENANT, Context, header, json_body
 from gateway.multipart import Form
 from gateway.peers import Peer
 from gateway.query import Page, integer, one_of, parameters
+from gateway.relay import gathered, store
 from haywain import errors, rpc
 from haywain.files.v1 import files_pb2
 from haywain.gateway.v1 import gateway_pb2
@@ -24,10 +23,6 @@ __all__ = ["FileObject", "Files"]
 
 MAX_PAGE = 10_000
 MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3_600, 2_592_000
-STORE_SECONDS = 120.0
-"""after the last byte; disks may be slow"""
-MESSAGE_BYTES = 256 * 1024
-"""smaller chunks are put together: a message costs the same whatever it holds"""
 _FIELDS = frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"})
 _Header = files_pb2.UploadFileRequest.Header
 _End = files_pb2.UploadFileRequest.End
@@ -81,16 +76,7 @@ class Files:
     async def upload(self, messages: AsyncIterator[gateway_pb2.UploadFileRequest], context: Context) -> httpbody_pb2.HttpBody:
         """Hand a multipart body on to the files service as it comes, in constant memory."""
         parameters(context)
-        form = Form(_FIELDS)
-        await self._files.connected()
-        call = self._files.stub.UploadFile(metadata=rpc.metadata(TENANT))
-        try:
-            async with contextlib.aclosing(form.read(_bodies(messages))) as chunks:
-                answer = await _relay(form, chunks, call)
-        except (grpc.aio.AioRpcError, grpc.aio.InternalError):  # the service said no before it had heard everything
-            answer = await _outcome(call)
-        finally:
-            call.cancel()  # no end was sent: nothing is stored; after the answer this does nothing
+        answer = await store(self._files, self._files.stub.UploadFile, _requests(messages))
         return json_body(FileObject.of(answer.file))
 
     async def page(self, context: Context) -> httpbody_pb2.HttpBody:
@@ -173,30 +159,23 @@ async def _bodies(messages: AsyncIterator[gateway_pb2.UploadFileRequest]) -> Asy
         yield message.http_body.content_type, message.http_body.data
 
 
-async def _relay(form: Form, chunks: AsyncIterator[bytes], call: Any) -> files_pb2.UploadFileResponse:
-    """Send header, bytes and end. Raises InvalidRequest, or what the call raises when it ended early."""
-    await call.wait_for_connection()
-    told: _Header | None = None
+async def _requests(messages: AsyncIterator[gateway_pb2.UploadFileRequest]) -> AsyncGenerator[files_pb2.UploadFileRequest, None]:
+    """Make header, bytes and end of a form. Raises InvalidRequest."""
+    form = Form(_FIELDS)
     size = 0
-    held: list[bytes] = []
-    async for chunk in chunks:
-        if told is None:
-            told = _header(form)
-            await _send(call, header=told)
-        held.append(chunk)
-        size += len(chunk)
-        if sum(map(len, held)) >= MESSAGE_BYTES:
-            await _send(call, data=b"".join(held))
-            held.clear()
-    if any(held):
-        await _send(call, data=b"".join(held))
+    async with contextlib.aclosing(form.read(_bodies(messages))) as chunks:
+        async for data in gathered(chunks):
+            if not size:
+                yield files_pb2.UploadFileRequest(header=_header(form))
+            size += len(data)
+            yield files_pb2.UploadFileRequest(data=data)
     final = _header(form)
     if not final.purpose:
         raise errors.InvalidRequest("Missing required parameter: 'purpose'.", code="missing_required_parameter", param="purpose")
+    if not size:
+        yield files_pb2.UploadFileRequest(header=final)
     end = _End(size_bytes=size, purpose=final.purpose, expires_after_seconds=final.expires_after_seconds)
-    await _send(call, end=end)
-    await call.done_writing()
-    return await _outcome(call)
+    yield files_pb2.UploadFileRequest(end=end)
 
 
 def _header(form: Form) -> _Header:
@@ -208,23 +187,3 @@ def _header(form: Form) -> _Header:
     if form.fields.get("purpose") == "":
         raise errors.InvalidRequest("Invalid 'purpose': it must not be empty.", param="purpose")
     return _Header(tenant=TENANT, filename=form.filename, purpose=form.fields.get("purpose", ""), expires_after_seconds=expiry)
-
-
-async def _outcome(call: Any) -> files_pb2.UploadFileResponse:
-    try:
-        async with asyncio.timeout(STORE_SECONDS):
-            answer: files_pb2.UploadFileResponse = await call
-    except grpc.aio.AioRpcError as error:
-        raise rpc.error_of(error) from None
-    except TimeoutError:
-        raise errors.DeadlineExceeded(retry_after=1) from None
-    return answer
-
-
-async def _send(call: Any, **part: Any) -> None:
-    """Send one message. Raises InternalError when the call ended before; its own status then says why.
-
-    `call.write` would replace that status by "internal error" when it meets the end of the call.
-    """
-    message = files_pb2.UploadFileRequest(**part).SerializeToString()
-    await call._cython_call.send_serialized_message(message)  # noqa: SLF001

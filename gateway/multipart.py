@@ -16,26 +16,31 @@ from haywain import errors
 __all__ = ["Form", "plain_name"]
 
 MAX_FIELD_BYTES = 1_024
-MAX_NAME_BYTES = 512
+MAX_NAME_BYTES = 2_048
 MAX_PARTS = 16
 
 
 class Form:
     """A form that is being read."""
 
-    def __init__(self, known: frozenset[str]) -> None:
-        """`known` names the text fields that may occur beside `file`."""
+    def __init__(self, known: frozenset[str], content: str = "file", *, named: bool = True) -> None:
+        """`known` names the text fields that may occur beside `content`, the one with the bytes.
+
+        `named`: that one must have a file name.
+        """
         self.fields: dict[str, str] = {}
         self.filename = ""
         """known once the first chunk of the file came, or the file was empty and ended"""
         self._known = known
+        self._content = content
+        self._named = named
         self._seen: set[str] = set()
 
     async def read(self, messages: AsyncIterable[tuple[str, bytes]]) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of the file; fields fill meanwhile.
 
         `messages` are the content type (in the first one) and bytes. The first thing yielded is `b""`, when the file's part began.
-        Raises InvalidRequest for what is not a whole form with exactly one file.
+        Raises InvalidRequest for what is not a whole form with exactly one `content`.
         """
         parser: PushMultipartParser | None = None
         part: MultipartSegment | None = None
@@ -47,12 +52,12 @@ class Form:
                     if isinstance(event, MultipartSegment):
                         part = event
                         self._begin(part)
-                        if part.name == "file":
+                        if part.name == self._content:
                             yield b""
                     elif event is None:
                         self._end(part, text)
                         text.clear()
-                    elif part is not None and part.name == "file":
+                    elif part is not None and part.name == self._content:
                         yield bytes(event)
                     else:
                         text += event
@@ -62,27 +67,28 @@ class Form:
                 pass  # end of input: raises unless the closing boundary was seen
         except MultipartError as error:
             raise errors.InvalidRequest(f"The body is not valid multipart/form-data: {error}.") from None
-        if "file" not in self._seen:
-            raise errors.InvalidRequest("Missing required parameter: 'file'.", code="missing_required_parameter", param="file")
+        if self._content not in self._seen:
+            message = f"Missing required parameter: '{self._content}'."
+            raise errors.InvalidRequest(message, code="missing_required_parameter", param=self._content)
 
     def _begin(self, part: MultipartSegment) -> None:
         name = part.name or ""
-        if name != "file" and name not in self._known:
+        if name != self._content and name not in self._known:
             raise errors.InvalidRequest(f"Unknown parameter: '{name}'.", code="unknown_parameter", param=name)
         if name in self._seen:
             raise errors.InvalidRequest(f"Duplicate parameter: '{name}'.", param=name)
         self._seen.add(name)
-        if name == "file":
+        if name == self._content and self._named:
             if part.filename is None:
                 raise errors.InvalidRequest(
-                    "Invalid type for 'file': expected a file with a name, but got a text instead.",
+                    f"Invalid type for '{name}': expected a file with a name, but got a text instead.",
                     code="invalid_type",
-                    param="file",
+                    param=name,
                 )
-            self.filename = plain_name(part.filename)
+            self.filename = plain_name(part.filename, name)
 
     def _end(self, part: MultipartSegment | None, text: bytearray) -> None:
-        if part is None or part.name is None or part.name == "file":
+        if part is None or part.name is None or part.name == self._content:
             return
         try:
             self.fields[part.name] = text.decode("utf-8")
@@ -90,17 +96,20 @@ class Form:
             raise errors.InvalidRequest(f"Invalid '{part.name}': it must be UTF-8.", param=part.name) from None
 
 
-def plain_name(name: str) -> str:
-    """Reduce a client's file name to its last component, without control characters. Raises InvalidRequest for what is left."""
+def plain_name(name: str, param: str = "file") -> str:
+    """Reduce a client's file name to its last component, without control characters.
+
+    Raises InvalidRequest that names `param` when nothing or too much is left.
+    """
     plain = "".join(letter for letter in name.replace("\\", "/").rpartition("/")[2] if letter.isprintable()).strip()
     size = len(plain.encode("utf-8", "surrogatepass"))
     if not plain:
-        raise errors.InvalidRequest("Invalid 'file': it needs a file name.", param="file")
+        raise errors.InvalidRequest(f"Invalid '{param}': it needs a file name.", param=param)
     if size > MAX_NAME_BYTES:
         raise errors.InvalidRequest(
-            f"Invalid 'file': the file name has {size} bytes, the limit is {MAX_NAME_BYTES}.",
+            f"Invalid '{param}': the file name has {size} bytes, the limit is {MAX_NAME_BYTES}.",
             code="string_above_max_length",
-            param="file",
+            param=param,
         )
     return plain
 

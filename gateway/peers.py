@@ -43,7 +43,7 @@ class Peer:
         except TimeoutError:
             raise errors.Unavailable(retry_after=1) from None
 
-    async def ask(self, method: Any, request: Any) -> Any:
+    async def ask(self, method: Any, request: Any, *, timeout: float = CALL_SECONDS) -> Any:
         """Call a unary RPC of `stub` that can be repeated: a read, an idempotent write, or one with a request id.
 
         It is repeated when the service went away during it. Raises what the service raised, Unavailable, or DeadlineExceeded.
@@ -51,7 +51,7 @@ class Peer:
         for left in reversed(range(TRIES)):
             await self.connected()
             try:
-                return await rpc.call(method, request, timeout=CALL_SECONDS, tenant=TENANT, wait=False)
+                return await rpc.call(method, request, timeout=timeout, tenant=TENANT, wait=False)
             except errors.Unavailable as error:
                 if not left or type(error) is not errors.Unavailable:
                     raise

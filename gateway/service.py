@@ -18,6 +18,7 @@ from gateway.files import Files
 from gateway.health import Health
 from gateway.models import Models
 from gateway.peers import Peers
+from gateway.uploads import Uploads
 from haywain import log, rpc
 from haywain.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from haywain.settings import Settings
@@ -25,7 +26,12 @@ from haywain.settings import Settings
 __all__ = ["OpenAIServiceServicer", "serve"]
 
 NAME = "haywain.gateway.v1.OpenAIService"
-TYPED = ("haywain.files.v1.FilesService", "haywain.batches.v1.BatchesService", "haywain.scheduler.v1.SchedulerService")
+TYPED = (
+    "haywain.files.v1.FilesService",
+    "haywain.files.v1.UploadsService",
+    "haywain.batches.v1.BatchesService",
+    "haywain.scheduler.v1.SchedulerService",
+)
 """what native callers find behind Envoy, which sends reflection here"""
 _log = log.get()
 
@@ -36,6 +42,7 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
     def __init__(self, settings: Settings, peers: Peers) -> None:
         """Make the resources."""
         self._files = Files(peers.files)
+        self._uploads = Uploads(peers.files)
         self._batches = Batches(peers.batches, settings.batches)
         self._models = Models(peers.scheduler)
         self._chat = Chat(peers.scheduler, self._models, settings.gateway.completion_timeout_seconds)
@@ -66,6 +73,27 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
         async with contextlib.aclosing(self._files.content(request.file_id, context)) as bodies:
             async for body in bodies:
                 yield gateway_pb2.GetFileContentResponse(http_body=body)
+
+    async def CreateUpload(self, request: gateway_pb2.CreateUploadRequest, context: Context) -> gateway_pb2.CreateUploadResponse:
+        """POST /v1/uploads"""
+        return gateway_pb2.CreateUploadResponse(http_body=await self._uploads.create(request.http_body, context))
+
+    async def AddUploadPart(
+        self, messages: AsyncIterator[gateway_pb2.AddUploadPartRequest], context: Context
+    ) -> gateway_pb2.AddUploadPartResponse:
+        """POST /v1/uploads/{upload_id}/parts"""
+        return gateway_pb2.AddUploadPartResponse(http_body=await self._uploads.add_part(messages, context))
+
+    async def CompleteUpload(
+        self, request: gateway_pb2.CompleteUploadRequest, context: Context
+    ) -> gateway_pb2.CompleteUploadResponse:
+        """POST /v1/uploads/{upload_id}/complete"""
+        answer = await self._uploads.complete(request.upload_id, request.http_body, context)
+        return gateway_pb2.CompleteUploadResponse(http_body=answer)
+
+    async def CancelUpload(self, request: gateway_pb2.CancelUploadRequest, context: Context) -> gateway_pb2.CancelUploadResponse:
+        """POST /v1/uploads/{upload_id}/cancel"""
+        return gateway_pb2.CancelUploadResponse(http_body=await self._uploads.cancel(request.upload_id, context))
 
     async def CreateBatch(self, request: gateway_pb2.CreateBatchRequest, context: Context) -> gateway_pb2.CreateBatchResponse:
         """POST /v1/batches"""
