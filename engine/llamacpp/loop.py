@@ -149,9 +149,7 @@ class Loop:
         heapq.heappush(self._free, sequence.slot)
         run_ms = int((time.monotonic() - sequence.since) * 1000)
         text = sequence.text.rest()
-        self._events.append(
-            Ended(run=sequence.begin.run, text=text, finish=finish, output_tokens=sequence.output, run_ms=run_ms)
-        )
+        self._events.append(Ended(run=sequence.begin.run, text=text, finish=finish, output_tokens=sequence.output, run_ms=run_ms))
 
     def _cancel(self, run: int) -> None:
         sequence = self._running.get(run)

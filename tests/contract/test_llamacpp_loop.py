@@ -229,5 +229,3 @@ def test_too_many_slots_are_refused_before_the_library_sees_them() -> None:
     """llama.cpp knows 256 sequences; more are a settings error."""
     with pytest.raises(SettingsError, match="1 to 256, not 257"):
         Model(tiny_gguf.tiny_gguf(), slots=257, context_length=256, batch_tokens=300, threads=1)
-
-
