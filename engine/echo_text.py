@@ -53,24 +53,27 @@ def cut(text: str, stops: list[str], most: int | None) -> tuple[str, str, int]:
     places = [place for stop in stops if (place := text.find(stop)) >= 0]
     if places:
         text = text[: min(places)]
-    count = len(text.split())
-    if most is None or count <= most:
-        return text, "stop", count
-    return "".join(words(text)[:most]), "length", most
+    if most is None:
+        return text, "stop", len(text.split())
+    pieces = text.split(None, most)
+    if len(pieces) <= most:
+        return text, "stop", len(pieces)
+    return text[: len(text) - len(pieces[most])].rstrip(), "length", most
 
 
 def chat(sequence_id: int, body: bytes, stream: bool) -> Outcome:
     """Answer /v1/chat/completions. Raises InvalidRequest."""
     request = parse_chat(body, CHAT_FIELDS)
     messages = request.messages
-    prompt = "\n".join([message.text for message in messages])
-    last, prompt_words = messages[-1].text, len(prompt.split())
-    for message in messages:
-        if message.role == "user":
-            last = message.text
+    last = messages[-1].text
+    if len(messages) == 1:
+        prompt = last
+    else:
+        prompt = "\n".join([message.text for message in messages])
+        last = next((message.text for message in reversed(messages) if message.role == "user"), last)
     content, reason, count = cut(last, request.stops, request.max_output)
     many = request.choices
-    usage = openai.CompletionUsage.of(prompt_words, count * many)
+    usage = openai.CompletionUsage.of(len(prompt.split()), count * many)
     answer = answers.ChatAnswer(request.model)
     choices = [
         openai.ChatChoice(index=index, message=openai.ChatMessage(content=content), finish_reason=reason) for index in range(many)

@@ -86,6 +86,7 @@ class Slots:
     def take(self, seats: Iterable[Seat]) -> None:
         """Take sequences over. What can't be run is answered before this returns, and so may be what needs no time."""
         arrived = self._clock.monotonic()
+        ahead = arrived - self._clock.now()
         for seat in seats:
             sequence = seat.sequence
             if sequence is None:
@@ -99,8 +100,8 @@ class Slots:
             if refusal is not None:
                 self._unseat(seat, answers.error_result(seat.local_id, refusal))
             elif sequence.HasField("deadline"):
-                left = sequence.deadline.seconds + sequence.deadline.nanos / 1e9 - self._clock.now()
-                self._deadlines.add(arrived + left, seat.sequence_id)
+                deadline = sequence.deadline
+                self._deadlines.add(deadline.seconds + deadline.nanos / 1e9 + ahead, seat.sequence_id)
         self._look_for_late()
         self._fill()
 
