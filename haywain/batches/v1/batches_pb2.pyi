@@ -130,7 +130,15 @@ class Batch(_message.Message):
     def __init__(self, batch_id: _Optional[str] = ..., tenant: _Optional[str] = ..., endpoint: _Optional[str] = ..., model: _Optional[str] = ..., input_file_id: _Optional[str] = ..., completion_window: _Optional[str] = ..., status: _Optional[_Union[Batch.Status, str]] = ..., output_file_id: _Optional[str] = ..., error_file_id: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[LineError, _Mapping]]] = ..., error: _Optional[_Union[LineError, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., in_progress_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finalizing_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completed_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., failed_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expired_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cancelling_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cancelled_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., counts: _Optional[_Union[_scheduler_pb2.RowCounts, _Mapping]] = ..., usage: _Optional[_Union[_engine_pb2.Usage, _Mapping]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., priority: _Optional[_Union[Batch.Priority, str]] = ..., defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., progress: _Optional[_Union[_scheduler_pb2.Progress, _Mapping]] = ...) -> None: ...
 
 class CreateBatchRequest(_message.Message):
-    __slots__ = ("request_id", "tenant", "input_file_id", "endpoint", "completion_window", "metadata", "priority", "defaults", "model", "output_expires_after_seconds", "deterministic")
+    __slots__ = ("request_id", "tenant", "input_file_id", "endpoint", "completion_window", "metadata", "priority", "defaults", "model", "output_expires_after_seconds", "deterministic", "invalid_rows", "inline_input", "wait_seconds", "pack", "idempotency")
+    class InvalidRows(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        INVALID_ROWS_UNSPECIFIED: _ClassVar[CreateBatchRequest.InvalidRows]
+        INVALID_ROWS_FAIL: _ClassVar[CreateBatchRequest.InvalidRows]
+        INVALID_ROWS_REJECT: _ClassVar[CreateBatchRequest.InvalidRows]
+    INVALID_ROWS_UNSPECIFIED: CreateBatchRequest.InvalidRows
+    INVALID_ROWS_FAIL: CreateBatchRequest.InvalidRows
+    INVALID_ROWS_REJECT: CreateBatchRequest.InvalidRows
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +157,11 @@ class CreateBatchRequest(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_EXPIRES_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
     DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
+    INVALID_ROWS_FIELD_NUMBER: _ClassVar[int]
+    INLINE_INPUT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PACK_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tenant: str
     input_file_id: str
@@ -160,13 +173,48 @@ class CreateBatchRequest(_message.Message):
     model: str
     output_expires_after_seconds: int
     deterministic: bool
-    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., input_file_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., completion_window: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., priority: _Optional[_Union[Batch.Priority, str]] = ..., defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., model: _Optional[str] = ..., output_expires_after_seconds: _Optional[int] = ..., deterministic: _Optional[bool] = ...) -> None: ...
+    invalid_rows: CreateBatchRequest.InvalidRows
+    inline_input: bytes
+    wait_seconds: float
+    pack: bool
+    idempotency: Idempotency
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., input_file_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., completion_window: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., priority: _Optional[_Union[Batch.Priority, str]] = ..., defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., model: _Optional[str] = ..., output_expires_after_seconds: _Optional[int] = ..., deterministic: _Optional[bool] = ..., invalid_rows: _Optional[_Union[CreateBatchRequest.InvalidRows, str]] = ..., inline_input: _Optional[bytes] = ..., wait_seconds: _Optional[float] = ..., pack: _Optional[bool] = ..., idempotency: _Optional[_Union[Idempotency, _Mapping]] = ...) -> None: ...
+
+class Idempotency(_message.Message):
+    __slots__ = ("key", "fingerprint")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    fingerprint: str
+    def __init__(self, key: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class CreateBatchResponse(_message.Message):
-    __slots__ = ("batch",)
+    __slots__ = ("batch", "rejections", "replayed")
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    REJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
     batch: Batch
-    def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
+    rejections: Rejections
+    replayed: bool
+    def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ..., rejections: _Optional[_Union[Rejections, _Mapping]] = ..., replayed: _Optional[bool] = ...) -> None: ...
+
+class Rejections(_message.Message):
+    __slots__ = ("count", "records", "file_id")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    FILE_ID_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    records: _containers.RepeatedCompositeFieldContainer[RejectedRecord]
+    file_id: str
+    def __init__(self, count: _Optional[int] = ..., records: _Optional[_Iterable[_Union[RejectedRecord, _Mapping]]] = ..., file_id: _Optional[str] = ...) -> None: ...
+
+class RejectedRecord(_message.Message):
+    __slots__ = ("error", "custom_id")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_ID_FIELD_NUMBER: _ClassVar[int]
+    error: LineError
+    custom_id: str
+    def __init__(self, error: _Optional[_Union[LineError, _Mapping]] = ..., custom_id: _Optional[str] = ...) -> None: ...
 
 class GetBatchRequest(_message.Message):
     __slots__ = ("batch_id", "tenant")

@@ -67,7 +67,8 @@ class BatchesServiceServicer:
     """
 
     def CreateBatch(self, request, context):
-        """Creates a batch; it is validated and run in the background.
+        """Creates a batch; it is validated and run in the background. With `wait_seconds` or `inline_input` it is validated first, and
+        when none of its records can run, nothing is created and the answer has no `batch`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -161,7 +161,7 @@ class DeleteFileResponse(_message.Message):
     def __init__(self, file: _Optional[_Union[File, _Mapping]] = ...) -> None: ...
 
 class AdoptBlobRequest(_message.Message):
-    __slots__ = ("request_id", "tenant", "blob_key", "filename", "purpose", "size_bytes", "line_count", "sha256", "expires_after_seconds")
+    __slots__ = ("request_id", "tenant", "blob_key", "filename", "purpose", "size_bytes", "line_count", "sha256", "expires_after_seconds", "file_id", "holder")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     BLOB_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +171,8 @@ class AdoptBlobRequest(_message.Message):
     LINE_COUNT_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FILE_ID_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tenant: str
     blob_key: str
@@ -180,7 +182,9 @@ class AdoptBlobRequest(_message.Message):
     line_count: int
     sha256: str
     expires_after_seconds: int
-    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., blob_key: _Optional[str] = ..., filename: _Optional[str] = ..., purpose: _Optional[str] = ..., size_bytes: _Optional[int] = ..., line_count: _Optional[int] = ..., sha256: _Optional[str] = ..., expires_after_seconds: _Optional[int] = ...) -> None: ...
+    file_id: str
+    holder: str
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., blob_key: _Optional[str] = ..., filename: _Optional[str] = ..., purpose: _Optional[str] = ..., size_bytes: _Optional[int] = ..., line_count: _Optional[int] = ..., sha256: _Optional[str] = ..., expires_after_seconds: _Optional[int] = ..., file_id: _Optional[str] = ..., holder: _Optional[str] = ...) -> None: ...
 
 class AdoptBlobResponse(_message.Message):
     __slots__ = ("file",)

@@ -151,7 +151,7 @@ class SchedulerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadResults(self, request, context):
-        """Streams result lines recorded so far, in order of completion.
+        """Streams result lines recorded so far, in order of completion; for a day also those of a batch that was forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
