@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ __all__ = ["FilesServiceServicer", "Services", "opened", "serve"]
 
 NAME, UPLOADS_NAME = "haywain.files.v1.FilesService", "haywain.files.v1.UploadsService"
 MAX_PAGE = 10_000
+_FILE_ID = re.compile(r"file-[A-Za-z0-9]{1,64}")
 _log = log.get()
 
 
@@ -120,6 +122,8 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
     async def _adopt(self, request: files_pb2.AdoptBlobRequest) -> FileRecord:
         check_purpose(request.purpose)
         check_name(request.filename, request.purpose, "filename")
+        if request.file_id and not _FILE_ID.fullmatch(request.file_id):
+            raise errors.InvalidRequest("file_id is not an id", param="file_id")
         if request.blob_key.startswith("input-"):
             raise errors.InvalidRequest("an upload's blob has its file already", param="blob_key")
         try:
@@ -131,7 +135,7 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
                 f"blob {request.blob_key!r}: {request.size_bytes} bytes announced, {size or 'none'} there", param="blob_key"
             )
         new = NewFile(
-            id=ids.new("file-"),
+            id=request.file_id or ids.new("file-"),
             tenant=tenant_of(request),
             origin="adopt",
             request_id=request.request_id,
@@ -144,7 +148,7 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
             expires_after=max(request.expires_after_seconds, 0),
             blob_key=request.blob_key,
         )
-        return await self.store.add(new, published_at=None)
+        return await self.store.add(new, published_at=None, holder=request.holder)
 
     async def HoldBlob(self, request: files_pb2.HoldBlobRequest, context: Any) -> files_pb2.HoldBlobResponse:
         """Keep a file's bytes for a holder."""

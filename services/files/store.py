@@ -88,11 +88,12 @@ class FileStore:
         self._database = database
         self._clock = clock
 
-    async def add(self, new: NewFile, published_at: float | None) -> FileRecord:
+    async def add(self, new: NewFile, published_at: float | None, *, holder: str = "") -> FileRecord:
         """Record a file whose blob was published at `published_at`, None when the sweep leaves it alone. Durable when this returns.
 
-        With a `request_id` that was used before, answers the record of that time, whatever `new` says. Raises Unavailable
-        when the blob is too old to be safe from the sweep, Conflict when it belongs to another file.
+        With a `request_id` that was used before, answers the record of that time, whatever `new` says; a new file is held for
+        `holder` from the start. Raises Unavailable when the blob is too old to be safe from the sweep, Conflict when it belongs to
+        another file.
         """
 
         def add(tx: Transaction) -> FileRecord:
@@ -100,6 +101,8 @@ class FileStore:
             if published_at is not None:
                 check_published(published_at, now)
             if insert_file(tx, new, now):
+                if holder and not tx.fetch("has_released", holder=holder):
+                    tx.execute("hold", holder=holder, file_id=new.id)
                 return self._record(tx.fetch_one("file_by_id", id=new.id, tenant=new.tenant), new.id)
             earlier = self._of_request(tx, new.tenant, new.origin, new.request_id)
             if earlier is None:

@@ -98,3 +98,17 @@ async def test_a_blob_belongs_to_one_file(grpc_stub: Any, grpc_servicer: FilesSe
         await adopt(grpc_stub, request_id="other")
     with pytest.raises(errors.Conflict):
         await adopt(grpc_stub, blob_key="error-batch_1")
+
+
+async def test_adopted_and_held_at_once(grpc_stub: Any, grpc_servicer: FilesServiceServicer, data_dir: Path) -> None:
+    """An adopted file can have an id that its adopter chose, and be held from the start, whatever becomes of the file."""
+    await put(grpc_servicer)
+    file = await adopt(grpc_stub, file_id="file-0123abcd", holder="batch_1")
+    assert file.file_id == "file-0123abcd"
+    await delete(grpc_stub, file.file_id)
+    assert blobs_of(data_dir) == ["output-batch_1"]
+    assert (await adopt(grpc_stub, file_id="file-0123abcd", holder="batch_1")).file_id == file.file_id
+    await release(grpc_stub, "batch_1")
+    assert blobs_of(data_dir) == []
+    with pytest.raises(errors.InvalidRequest, match="not an id"):
+        await adopt(grpc_stub, request_id="other", file_id="file-../x")
