@@ -236,6 +236,7 @@ def _source(requests: _AnyPath | Iterable[Mapping[str, Any]], endpoint: str) -> 
                 spool.write(_json({"method": "POST", "url": endpoint} | dict(line)) + b"\n")
             except (TypeError, ValueError) as error:
                 raise ClientError(f"request {number}: {error}") from error
+        spool.flush()  # its size is asked of the system
         yield spool, "requests.jsonl"
 
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import h11
 import httpx
 import msgspec
 
@@ -165,6 +166,8 @@ class Rest:
                 yield response
         except httpx.TransportError as error:
             raise ConnectionLost(f"{self._client.base_url}: {error or type(error).__name__}") from error
+        except h11.LocalProtocolError as error:  # httpx lets it through
+            raise ClientError("the file grew while it was sent") from error
 
     def _decoded(self, response: httpx.Response) -> Any:
         try:
