@@ -29,10 +29,11 @@ from haywain.settings import BatchesSettings, EnvoySettings, FilesSettings, Sett
 from services.batches import service as batches
 from services.files import service as files
 
-__all__ = ["MAX_BODY_BYTES", "MAX_FILE_BYTES", "MAX_UPLOAD_BYTES", "RestMesh"]
+__all__ = ["MAX_BODY_BYTES", "MAX_FILE_BYTES", "MAX_PART_BYTES", "MAX_PART_BODY_BYTES", "MAX_UPLOAD_BYTES", "RestMesh"]
 
 MAX_FILE_BYTES, MAX_UPLOAD_BYTES, MAX_BODY_BYTES = 3_000_000, 4_000_000, 1_500_000
 """small limits, so that going over them is quick; bodies still larger than the buffers of a connection"""
+MAX_PART_BYTES, MAX_PART_BODY_BYTES, MAX_WHOLE_BYTES = 2_000_000, 2_200_000, 5_000_000
 
 Serve = Callable[[Settings, asyncio.Event], Awaitable[None]]
 
@@ -45,8 +46,13 @@ class RestMesh:
         self.data = Path(tempfile.mkdtemp(prefix="hw", dir="/tmp"))
         self.settings = Settings(
             data_dir=str(self.data),
-            envoy=EnvoySettings(port=free_port(), max_upload_bytes=MAX_UPLOAD_BYTES, max_body_bytes=MAX_BODY_BYTES),
-            files=FilesSettings(max_file_bytes=MAX_FILE_BYTES),
+            envoy=EnvoySettings(
+                port=free_port(),
+                max_upload_bytes=MAX_UPLOAD_BYTES,
+                max_part_bytes=MAX_PART_BODY_BYTES,
+                max_body_bytes=MAX_BODY_BYTES,
+            ),
+            files=FilesSettings(max_file_bytes=MAX_FILE_BYTES, max_part_bytes=MAX_PART_BYTES, max_upload_bytes=MAX_WHOLE_BYTES),
             batches=BatchesSettings(),
         )
         self.address = f"127.0.0.1:{self.settings.envoy.port}"

@@ -40,7 +40,7 @@ from rest_seam import RestMesh
 
 from haywain import rpc
 from haywain.batches.v1 import batches_pb2, batches_pb2_grpc
-from haywain.files.v1 import files_pb2, files_pb2_grpc
+from haywain.files.v1 import files_pb2, files_pb2_grpc, uploads_pb2, uploads_pb2_grpc
 from haywain.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 __all__ = ["Case", "assert_envelope", "cases", "multipart"]
@@ -53,6 +53,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 }
 _GRPC: dict[str, tuple[Any, Any]] = {
     "files": (files_pb2, files_pb2_grpc.FilesServiceStub),
+    "uploads": (uploads_pb2, uploads_pb2_grpc.UploadsServiceStub),
     "batches": (batches_pb2, batches_pb2_grpc.BatchesServiceStub),
     "scheduler": (scheduler_pb2, scheduler_pb2_grpc.SchedulerServiceStub),
 }
