@@ -1,4 +1,4 @@
-"""/v1/batches: create, describe, list and cancel."""
+"""/v1/batches: create, describe, list, relabel and cancel."""
 
 from __future__ import annotations
 
@@ -54,6 +54,20 @@ class Batches:
         parameters(context)
         request = batches_pb2.GetBatchRequest(batch_id=batch_id, tenant=TENANT)
         answer = await self._batches.ask(self._batches.stub.GetBatch, request)
+        return json_body(BatchObject.of(answer.batch))
+
+    async def update(self, batch_id: str, body: httpbody_pb2.HttpBody, context: Context) -> httpbody_pb2.HttpBody:
+        """Replace the metadata of one; null or nothing in it takes all away."""
+        parameters(context)
+        members = await decoded(body.data)
+        fields = Body(members)
+        metadata = fields.strings("metadata")
+        fields.finish()
+        if "metadata" not in members:
+            message = "Missing required parameter: 'metadata'."
+            raise errors.InvalidRequest(message, code="missing_required_parameter", param="metadata")
+        request = batches_pb2.UpdateBatchRequest(batch_id=batch_id, tenant=TENANT, metadata=metadata)
+        answer = await self._batches.ask(self._batches.stub.UpdateBatch, request)
         return json_body(BatchObject.of(answer.batch))
 
     async def cancel(self, batch_id: str, context: Context) -> httpbody_pb2.HttpBody:

@@ -1,15 +1,16 @@
-"""/health and /v1/pool/status: could a batch run now, and how full is the mesh."""
+"""/health, /health/detailed and /v1/pool/status: could a batch run now, and how full is the mesh."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Literal
 
 import msgspec
 from google.api import httpbody_pb2
 
 from gateway.answer import Context, json_body
-from gateway.peers import Peers
+from gateway.peers import Peer, Peers
 from gateway.query import parameters
 from haywain import errors, openai, rpc
 from haywain.scheduler.v1 import scheduler_pb2
@@ -17,6 +18,7 @@ from haywain.scheduler.v1 import scheduler_pb2
 __all__ = ["Health"]
 
 CHECK_SECONDS = 1.0
+_UNAVAILABLE = (("x-http-status", "503"), ("retry-after", "1"))
 
 
 class Healthy(msgspec.Struct):
@@ -70,8 +72,29 @@ class PoolObject(msgspec.Struct, kw_only=True):
     engines: list[EngineObject]
 
 
+class Component(msgspec.Struct, kw_only=True):
+    """A part of the mesh; `latency_ms` is what its own health check took, null when it gave no answer."""
+
+    status: Literal["healthy", "unhealthy"]
+    latency_ms: float | None
+    reason: str | None
+
+
+_AWAY = Component(status="unhealthy", latency_ms=None, reason="it is not reachable")
+
+
+class DetailedHealth(msgspec.Struct, kw_only=True):
+    """`/health/detailed`; an envelope is there when it isn't 2xx. The backlog is null when the scheduler can't be asked."""
+
+    status: Literal["healthy", "unhealthy"]
+    reason: str | None
+    components: dict[str, Component]
+    batch_backlog_rows: int | None
+    error: openai.ErrorBody | msgspec.UnsetType = msgspec.UNSET
+
+
 class Health:
-    """The two routes."""
+    """The three routes."""
 
     def __init__(self, peers: Peers) -> None:
         """Take the services to ask."""
@@ -79,12 +102,29 @@ class Health:
 
     async def health(self, context: Context) -> httpbody_pb2.HttpBody:
         """Answer 200, or 503 with the reason."""
-        reason = await self._ailment()
+        components, pool = await self._examined()
+        reason = _ailment(components, pool)
         if not reason:
             return json_body(Healthy())
-        await context.send_initial_metadata((("x-http-status", "503"), ("retry-after", "1")))
-        error = openai.ErrorBody(message=f"Unhealthy: {reason}.", type="server_error", code="unhealthy")
-        return json_body(Unhealthy(reason=reason, error=error))
+        await context.send_initial_metadata(_UNAVAILABLE)
+        return json_body(Unhealthy(reason=reason, error=_error(reason)))
+
+    async def detailed(self, context: Context) -> httpbody_pb2.HttpBody:
+        """Answer the same with an entry for each component and engine."""
+        parameters(context)
+        components, pool = await self._examined()
+        reason = _ailment(components, pool)
+        engines = {f"engine {status.engine.engine_id}": _engine(status) for status in pool.engines} if pool else {}
+        answer = DetailedHealth(
+            status="unhealthy" if reason else "healthy",
+            reason=reason or None,
+            components=components | engines,
+            batch_backlog_rows=pool.intake_rows if pool else None,
+        )
+        if reason:
+            await context.send_initial_metadata(_UNAVAILABLE)
+            answer.error = _error(reason)
+        return json_body(answer)
 
     async def pool(self, context: Context) -> httpbody_pb2.HttpBody:
         """Tell how full the intake and the slots are."""
@@ -103,18 +143,44 @@ class Health:
             )
         )
 
-    async def _ailment(self) -> str:
-        """Name what is wrong; empty when nothing is."""
+    async def _examined(self) -> tuple[dict[str, Component], scheduler_pb2.GetPoolStatusResponse | None]:
+        """Check the services at the same time, and ask the scheduler for its pool; None when it gives no answer."""
         peers = (self._peers.files, self._peers.batches, self._peers.scheduler)
         async with asyncio.TaskGroup() as group:
-            checks = {peer.name: group.create_task(peer.healthy(CHECK_SECONDS)) for peer in peers}
-        away = [name for name, check in checks.items() if not check.result()]
-        if away:
-            return f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} not reachable"
+            checks = {peer.name: group.create_task(_examine(peer)) for peer in peers}
+        components = {name: check.result() for name, check in checks.items()}
+        if components["scheduler"].status == "unhealthy":
+            return components, None
         try:
-            listing = self._peers.scheduler.stub.ListEngines
-            answer = await rpc.call(listing, scheduler_pb2.ListEnginesRequest(), timeout=CHECK_SECONDS)
+            status = self._peers.scheduler.stub.GetPoolStatus
+            return components, await rpc.call(status, scheduler_pb2.GetPoolStatusRequest(), timeout=CHECK_SECONDS)
         except errors.HaywainError:
-            return "scheduler is not reachable"
-        ready = scheduler_pb2.EngineStatus.STATE_READY
-        return "" if any(status.state == ready for status in answer.engines) else "no engine is ready"
+            components["scheduler"] = _AWAY
+            return components, None
+
+
+async def _examine(peer: Peer) -> Component:
+    began = time.perf_counter()
+    if not await peer.healthy(CHECK_SECONDS):
+        return _AWAY
+    return Component(status="healthy", latency_ms=round((time.perf_counter() - began) * 1_000, 2), reason=None)
+
+
+def _engine(status: scheduler_pb2.EngineStatus) -> Component:
+    """Tell of an engine what the scheduler knows; nobody asked it just now."""
+    state = EngineObject.of(status).state
+    ready = state == "ready"
+    return Component(status="healthy" if ready else "unhealthy", latency_ms=None, reason=None if ready else f"it is {state}")
+
+
+def _ailment(components: dict[str, Component], pool: scheduler_pb2.GetPoolStatusResponse | None) -> str:
+    """Name what is wrong; empty when nothing is."""
+    away = [name for name, component in components.items() if component.status == "unhealthy"]
+    if away:
+        return f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} not reachable"
+    ready = scheduler_pb2.EngineStatus.STATE_READY
+    return "" if pool and any(status.state == ready for status in pool.engines) else "no engine is ready"
+
+
+def _error(reason: str) -> openai.ErrorBody:
+    return openai.ErrorBody(message=f"Unhealthy: {reason}.", type="server_error", code="unhealthy")

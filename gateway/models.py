@@ -23,18 +23,17 @@ FRESH_SECONDS, MISSING_SECONDS = 1.0, 0.1
 
 
 class ModelObject(msgspec.Struct, kw_only=True):
-    """A model as clients see it."""
+    """A model as clients see it; `created` is 0 when nobody knows."""
 
     id: str
     object: Literal["model"] = "model"
-    created: int | None
+    created: int
     owned_by: str
 
     @classmethod
     def of(cls, model: engine_pb2.ModelDescription) -> ModelObject:
         """Make from an engine's description."""
-        created = model.create_time.seconds if model.HasField("create_time") else None
-        return cls(id=model.model, created=created, owned_by=model.owned_by or "haywain")
+        return cls(id=model.model, created=model.create_time.seconds, owned_by=model.owned_by or "haywain")
 
 
 class ModelList(msgspec.Struct, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -15,17 +15,20 @@ from haywain import errors
 __all__ = ["Page", "integer", "one_of", "parameters"]
 
 
-class Page(msgspec.Struct, kw_only=True):
+_T = TypeVar("_T")
+
+
+class Page(msgspec.Struct, Generic[_T], kw_only=True):
     """A page of a list; ids are null when it is empty."""
 
     object: Literal["list"] = "list"
-    data: list[Any]
+    data: list[_T]
     first_id: str | None = None
     last_id: str | None = None
     has_more: bool = False
 
     @classmethod
-    def of(cls, data: list[Any], *, has_more: bool) -> Page:
+    def of(cls, data: list[Any], *, has_more: bool) -> Page[Any]:
         """Make a page of objects that have an `id`."""
         return cls(data=data, first_id=data[0].id, last_id=data[-1].id, has_more=has_more) if data else cls(data=[])
 

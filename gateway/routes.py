@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from google.api import annotations_pb2
@@ -46,7 +47,8 @@ class Route(msgspec.Struct, frozen=True):
 
 def _annotated() -> Iterator[Route]:
     for method in gateway_pb2.DESCRIPTOR.services_by_name["OpenAIService"].methods:
-        rule = method.GetOptions().Extensions[annotations_pb2.http]
+        options: Any = method.GetOptions()
+        rule = options.Extensions[annotations_pb2.http]
         for one in (rule, *rule.additional_bindings):
             kind = str(one.WhichOneof("pattern"))
             verb, template = (one.custom.kind, one.custom.path) if kind == "custom" else (kind.upper(), getattr(one, kind))

@@ -11,13 +11,16 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from gateway import envelope
-from gateway.answer import Context
+from gateway.answer import Context, json_body
 from gateway.batches import Batches
-from gateway.chat import Chat
+from gateway.completions import CHAT, COMPLETIONS, EMBEDDINGS, Completions
 from gateway.files import Files
 from gateway.health import Health
 from gateway.models import Models
+from gateway.openapi import document
 from gateway.peers import Peers
+from gateway.query import parameters
+from gateway.results import Results
 from gateway.uploads import Uploads
 from haywain import log, rpc
 from haywain.gateway.v1 import gateway_pb2, gateway_pb2_grpc
@@ -45,7 +48,8 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
         self._uploads = Uploads(peers.files)
         self._batches = Batches(peers.batches, settings.batches)
         self._models = Models(peers.scheduler)
-        self._chat = Chat(peers.scheduler, self._models, settings.gateway.completion_timeout_seconds)
+        self._results = Results(peers)
+        self._completions = Completions(peers.scheduler, self._models, settings.gateway)
         self._health = Health(peers)
 
     async def UploadFile(
@@ -107,6 +111,18 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
         """GET /v1/batches/{batch_id}"""
         return gateway_pb2.GetBatchResponse(http_body=await self._batches.get(request.batch_id, context))
 
+    async def UpdateBatch(self, request: gateway_pb2.UpdateBatchRequest, context: Context) -> gateway_pb2.UpdateBatchResponse:
+        """POST /v1/batches/{batch_id}"""
+        return gateway_pb2.UpdateBatchResponse(http_body=await self._batches.update(request.batch_id, request.http_body, context))
+
+    async def GetBatchResults(
+        self, request: gateway_pb2.GetBatchResultsRequest, context: Context
+    ) -> AsyncGenerator[gateway_pb2.GetBatchResultsResponse, None]:
+        """GET /v1/batches/{batch_id}/results"""
+        async with contextlib.aclosing(self._results.read(request.batch_id, context)) as bodies:
+            async for body in bodies:
+                yield gateway_pb2.GetBatchResultsResponse(http_body=body)
+
     async def CancelBatch(self, request: gateway_pb2.CancelBatchRequest, context: Context) -> gateway_pb2.CancelBatchResponse:
         """POST /v1/batches/{batch_id}/cancel"""
         return gateway_pb2.CancelBatchResponse(http_body=await self._batches.cancel(request.batch_id, context))
@@ -123,13 +139,40 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
         self, request: gateway_pb2.CreateChatCompletionRequest, context: Context
     ) -> AsyncGenerator[gateway_pb2.CreateChatCompletionResponse, None]:
         """POST /v1/chat/completions"""
-        async with contextlib.aclosing(self._chat.complete(request.http_body, context)) as bodies:
+        async with contextlib.aclosing(self._completions.create(CHAT, request.http_body, context)) as bodies:
             async for body in bodies:
                 yield gateway_pb2.CreateChatCompletionResponse(http_body=body)
+
+    async def CreateCompletion(
+        self, request: gateway_pb2.CreateCompletionRequest, context: Context
+    ) -> AsyncGenerator[gateway_pb2.CreateCompletionResponse, None]:
+        """POST /v1/completions"""
+        async with contextlib.aclosing(self._completions.create(COMPLETIONS, request.http_body, context)) as bodies:
+            async for body in bodies:
+                yield gateway_pb2.CreateCompletionResponse(http_body=body)
+
+    async def CreateEmbedding(
+        self, request: gateway_pb2.CreateEmbeddingRequest, context: Context
+    ) -> AsyncGenerator[gateway_pb2.CreateEmbeddingResponse, None]:
+        """POST /v1/embeddings"""
+        async with contextlib.aclosing(self._completions.create(EMBEDDINGS, request.http_body, context)) as bodies:
+            async for body in bodies:
+                yield gateway_pb2.CreateEmbeddingResponse(http_body=body)
 
     async def GetHealth(self, request: gateway_pb2.GetHealthRequest, context: Context) -> gateway_pb2.GetHealthResponse:
         """GET /health"""
         return gateway_pb2.GetHealthResponse(http_body=await self._health.health(context))
+
+    async def GetDetailedHealth(
+        self, request: gateway_pb2.GetDetailedHealthRequest, context: Context
+    ) -> gateway_pb2.GetDetailedHealthResponse:
+        """GET /health/detailed"""
+        return gateway_pb2.GetDetailedHealthResponse(http_body=await self._health.detailed(context))
+
+    async def GetOpenAPI(self, request: gateway_pb2.GetOpenAPIRequest, context: Context) -> gateway_pb2.GetOpenAPIResponse:
+        """GET /openapi.json"""
+        parameters(context)
+        return gateway_pb2.GetOpenAPIResponse(http_body=json_body(document()))
 
     async def GetPoolStatus(self, request: gateway_pb2.GetPoolStatusRequest, context: Context) -> gateway_pb2.GetPoolStatusResponse:
         """GET /v1/pool/status"""

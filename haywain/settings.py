@@ -62,6 +62,8 @@ class GatewaySettings(_Section, frozen=True):
     address: str = ""
     completion_timeout_seconds: float = 600.0
     """a synchronous request's whole time"""
+    event_keepalive_seconds: float = 10.0
+    """a stream of events that has nothing to say for so long sends a comment"""
 
 
 class FilesSettings(_Section, frozen=True):

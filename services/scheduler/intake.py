@@ -59,6 +59,19 @@ class Intake:
             raise errors.BatchMissing(f"No batch found with id '{batch_id}'.")
         return batch
 
+    def journal(self, batch_id: str) -> tuple[Path, int]:
+        """Find a batch's journal, also while it outlives the batch, and tell where it ends. Raises BatchMissing."""
+        batch = self.batches.get(batch_id)
+        if batch is not None:
+            return batch.journal.path, batch.journal.end
+        path = self._folder / f"{batch_id}.jsonl"
+        try:
+            if _ID.fullmatch(batch_id):
+                return path, path.stat().st_size
+        except FileNotFoundError:
+            pass
+        raise errors.BatchMissing(f"No batch found with id '{batch_id}'.")
+
     def waiting_rows(self) -> int:
         """Count the rows taken in and not recorded yet."""
         return sum(batch.submission.row_count - batch.tally.rows for batch in self.batches.values() if not batch.ended)

@@ -83,7 +83,10 @@ def entries(file: BinaryIO, prefix: bytes, row_count: int) -> Iterator[tuple[int
 
 
 def lines_after(path: Path, after_line: int, end: int) -> Iterator[tuple[bytes, int]]:
-    """Yield (whole lines, lines so far) from behind `after_line` lines up to byte `end`. Blocking."""
+    """Yield (whole lines, lines so far) from behind `after_line` lines up to byte `end`. Blocking.
+
+    When there are none, one empty piece tells how many lines there are.
+    """
     count = at = size = 0
     held: list[bytes] = []
     with _opened(path) as file:
@@ -99,7 +102,7 @@ def lines_after(path: Path, after_line: int, end: int) -> Iterator[tuple[bytes, 
                 held, size = [], 0
             held.append(line)
             size += len(line)
-    if held:
+    if held or count <= after_line:
         yield b"".join(held), count
 
 

@@ -64,8 +64,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def ReadResults(self, request: pb.ReadResultsRequest, context: Any) -> AsyncIterator[pb.ReadResultsResponse]:
         """Stream the lines recorded so far."""
-        journal = self._scheduler.intake.get(request.batch_id).journal
-        pieces = lines_after(journal.path, request.after_line, journal.end)
+        path, end = self._scheduler.intake.journal(request.batch_id)
+        pieces = lines_after(path, request.after_line, end)
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield pb.ReadResultsResponse(data=piece[0], line=piece[1])
 

@@ -1,4 +1,4 @@
-"""/v1/chat/completions: one request relayed to an engine, as one JSON body or as server-sent events.
+"""/v1/chat/completions, /v1/completions, /v1/embeddings: a request relayed to an engine, answered by one JSON body or by events.
 
 The engine makes the bodies; here bytes are framed. An error before the first event gets its status; after it the status is gone and
 the error travels as an event.
@@ -16,45 +16,52 @@ from gateway import envelope
 from gateway.answer import TENANT, Context, json_body
 from gateway.body import decoded, type_error
 from gateway.models import Models
+from gateway.patience import Waiting, patient
 from gateway.peers import Peer
 from gateway.query import parameters
-from haywain import errors, rpc
+from haywain import errors, openai, rpc
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2
+from haywain.settings import GatewaySettings
 
-__all__ = ["Chat"]
+__all__ = ["CHAT", "COMPLETIONS", "EMBEDDINGS", "Completions"]
 
-ENDPOINT = "/v1/chat/completions"
+CHAT, COMPLETIONS, EMBEDDINGS = openai.ENDPOINTS
+_FIELDS = {CHAT: openai.CHAT_FIELDS, COMPLETIONS: openai.COMPLETION_FIELDS, EMBEDDINGS: openai.EMBEDDING_FIELDS}
+_KNOWN = frozenset().union(*_FIELDS.values())
+_PROMPTS = frozenset({"model", "messages", "prompt", "input"})
+"""what a request is about: engines don't list it among the fields that they honour"""
 _DONE = httpbody_pb2.HttpBody(data=b"data: [DONE]\n\n")
+_STILL_HERE = b": waiting\n\n"
 _EVENTS = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 
+Answer = AsyncGenerator[httpbody_pb2.HttpBody, None]
 
-class Chat:
-    """The chat route."""
 
-    def __init__(self, scheduler: Peer, models: Models, timeout_seconds: float) -> None:
-        """`timeout_seconds` is for a whole answer."""
+class Completions:
+    """The three routes."""
+
+    def __init__(self, scheduler: Peer, models: Models, settings: GatewaySettings) -> None:
+        """Take the service that has the engines."""
         self._scheduler = scheduler
         self._models = models
-        self._timeout_seconds = timeout_seconds
+        self._settings = settings
 
-    async def complete(self, body: httpbody_pb2.HttpBody, context: Context) -> AsyncGenerator[httpbody_pb2.HttpBody, None]:
+    async def create(self, endpoint: str, body: httpbody_pb2.HttpBody, context: Context) -> Answer:
         """Run the request now."""
         parameters(context)
-        members = await decoded(body.data)
-        model, stream = await self._checked(members)
-        request = scheduler_pb2.CompleteRequest(tenant=TENANT, endpoint=ENDPOINT, model=model, request=body.data, stream=stream)
+        model, stream = await self._checked(endpoint, await decoded(body.data))
+        request = scheduler_pb2.CompleteRequest(tenant=TENANT, endpoint=endpoint, model=model, request=body.data, stream=stream)
         await self._scheduler.connected()
         method = self._scheduler.stub.Complete
-        events = rpc.stream(method, request, timeout=self._timeout_seconds, tenant=TENANT)
-        async with (
-            contextlib.aclosing(events),
-            contextlib.aclosing(_events(events, context) if stream else _whole(events, context)) as answer,
-        ):
+        events = rpc.stream(method, request, timeout=self._settings.completion_timeout_seconds, tenant=TENANT)
+        quiet = self._settings.event_keepalive_seconds
+        answer = _events(patient(events, quiet), context) if stream else _whole(events, context)
+        async with contextlib.aclosing(events), contextlib.aclosing(answer):
             async for part in answer:
                 yield part
 
-    async def _checked(self, members: dict[str, Any]) -> tuple[str, bool]:
+    async def _checked(self, endpoint: str, members: dict[str, Any]) -> tuple[str, bool]:
         """Tell model and `stream`. Raises InvalidRequest for what the model's engines don't honour, ModelMissing."""
         name, stream = members.get("model"), members.get("stream")
         if name is None:
@@ -64,22 +71,24 @@ class Chat:
         if not isinstance(stream, bool | None):
             raise type_error("stream", "a boolean", stream)
         model = await self._models.find(name)
-        if model.endpoints and ENDPOINT not in model.endpoints:
+        if model.endpoints and endpoint not in model.endpoints:
             raise errors.InvalidRequest(
-                f"The model '{name}' does not serve {ENDPOINT}.", code="unsupported_endpoint", param="model"
+                f"The model '{name}' does not serve {endpoint}.", code="unsupported_endpoint", param="model"
             )
+        mine = _FIELDS[endpoint]
         for field, value in members.items():
-            asked = value is not None and value is not False and field not in {"model", "messages"}
-            if asked and model.fields and field not in model.fields:
-                raise errors.InvalidRequest(
-                    f"Unsupported parameter: '{field}' is not supported with this model.", code="unsupported_parameter", param=field
-                )
+            if value is None or value is False or field in mine & _PROMPTS:
+                continue
+            if field in _KNOWN - mine:
+                message = f"Unsupported parameter: '{field}' is not supported by {endpoint}."
+                raise errors.InvalidRequest(message, code="unsupported_parameter", param=field)
+            if model.fields and field not in model.fields:
+                message = f"Unsupported parameter: '{field}' is not supported with this model."
+                raise errors.InvalidRequest(message, code="unsupported_parameter", param=field)
         return model.model, bool(stream)
 
 
-async def _whole(
-    events: AsyncIterator[scheduler_pb2.CompleteResponse], context: Context
-) -> AsyncGenerator[httpbody_pb2.HttpBody, None]:
+async def _whole(events: AsyncIterator[scheduler_pb2.CompleteResponse], context: Context) -> Answer:
     async for event in events:
         if event.WhichOneof("event") == "result":
             await context.send_initial_metadata(_headers(event.result))
@@ -88,16 +97,14 @@ async def _whole(
     raise errors.Unavailable(retry_after=1)
 
 
-async def _events(
-    events: AsyncIterator[scheduler_pb2.CompleteResponse], context: Context
-) -> AsyncGenerator[httpbody_pb2.HttpBody, None]:
+async def _events(events: AsyncIterator[scheduler_pb2.CompleteResponse | Waiting], context: Context) -> Answer:
     begun = False
     try:
         async for event in events:
-            if event.WhichOneof("event") == "delta":
+            if isinstance(event, Waiting) or event.WhichOneof("event") == "delta":
                 if not begun:
                     await context.send_initial_metadata(_EVENTS)
-                yield _event(event.delta.body, first=not begun)
+                yield _event(_STILL_HERE if isinstance(event, Waiting) else _data(event.delta.body), first=not begun)
                 begun = True
                 continue
             if event.result.status_code == 200:
@@ -106,7 +113,7 @@ async def _events(
                     yield _event(b"", first=True)
                 yield _DONE
             elif begun:
-                yield _event(event.result.body)
+                yield _event(_data(event.result.body))
             else:
                 await context.send_initial_metadata(_headers(event.result))
                 yield json_body(event.result.body)
@@ -115,11 +122,14 @@ async def _events(
     except errors.HaywainError as error:
         if not begun:
             raise
-        yield _event(envelope.envelope(error))
+        yield _event(_data(envelope.envelope(error)))
 
 
-def _event(body: bytes, *, first: bool = False) -> httpbody_pb2.HttpBody:
-    data = b"data: %b\n\n" % body if body else b""
+def _data(body: bytes) -> bytes:
+    return b"data: %b\n\n" % body
+
+
+def _event(data: bytes, *, first: bool = False) -> httpbody_pb2.HttpBody:
     return httpbody_pb2.HttpBody(content_type="text/event-stream" if first else "", data=data)
 
 

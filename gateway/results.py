@@ -1,0 +1,115 @@
+"""/v1/batches/{id}/results: the result lines there are so far, in an order that stays the same past the end of the batch.
+
+    while it runs       the rows that have ended, in the order in which they ended
+    once it has ended   the same lines under the same numbers, then those of the rows that never ran, in input order
+    a day later         (scheduler.incremental_retention_seconds) the lines of the output file, then those of the error file
+
+So a client that asks with `after_line` for what it hasn't seen gets every line once, and knows by the absence of `X-Incomplete`
+that there is no more. `X-Results-Order` says which order an answer has: `completion` or `files`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+import msgspec
+from google.api import httpbody_pb2
+
+from gateway import download
+from gateway.answer import TENANT, Context
+from gateway.peers import Peers
+from gateway.query import integer, parameters
+from haywain import errors, rpc
+from haywain.batches.v1 import batches_pb2
+from haywain.files.v1 import files_pb2
+from haywain.scheduler.v1 import scheduler_pb2
+
+__all__ = ["CONTENT_TYPE", "Results"]
+
+CONTENT_TYPE = "application/jsonl"
+_Status = batches_pb2.Batch
+_LIVE = frozenset({_Status.STATUS_VALIDATING, _Status.STATUS_IN_PROGRESS, _Status.STATUS_FINALIZING, _Status.STATUS_CANCELLING})
+
+
+class _Line(msgspec.Struct):
+    response: msgspec.Raw
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+class Results:
+    """The route."""
+
+    def __init__(self, peers: Peers) -> None:
+        """Take the services that have parts of it."""
+        self._peers = peers
+
+    async def read(self, batch_id: str, context: Context) -> AsyncGenerator[httpbody_pb2.HttpBody, None]:
+        """Stream the lines behind `after_line`. Raises BatchMissing, and FileGone when a file of the batch is gone."""
+        query = parameters(context, ("after_line",))
+        after = integer("after_line", query.get("after_line", "0"), 0, 2**63 - 1)
+        batch = await self._batch(batch_id)
+        ended = batch.status not in _LIVE
+        file_ids = [file_id for file_id in (batch.output_file_id, batch.error_file_id) if file_id] if ended else []
+        for file_id in file_ids:
+            await self._check_alive(file_id)
+        async with contextlib.aclosing(self._journal(batch_id, after)) as journal:
+            first = await _first(journal)
+            order = "files" if first is None and file_ids else "completion"
+            await context.send_initial_metadata((("x-results-order", order), *(() if ended else (("x-incomplete", "true"),))))
+            yield httpbody_pb2.HttpBody(content_type=CONTENT_TYPE, data=first.data if first else b"")
+            line = first.line if first else 0
+            async for piece in journal:
+                line = piece.line
+                yield httpbody_pb2.HttpBody(data=piece.data)
+        unrun = first is not None
+        if unrun:  # after what the journal has; `line` is all of it
+            file_ids = [batch.error_file_id] if file_ids and batch.error_file_id and line < batch.counts.total else []
+        async with contextlib.aclosing(self._file_lines(file_ids, unrun=unrun)) as groups:
+            async for data in _behind(groups, after - line):
+                yield httpbody_pb2.HttpBody(data=data)
+
+    async def _batch(self, batch_id: str) -> batches_pb2.Batch:
+        request = batches_pb2.GetBatchRequest(batch_id=batch_id, tenant=TENANT)
+        answer: batches_pb2.GetBatchResponse = await self._peers.batches.ask(self._peers.batches.stub.GetBatch, request)
+        return answer.batch
+
+    async def _check_alive(self, file_id: str) -> None:
+        request = files_pb2.GetFileRequest(file_id=file_id, tenant=TENANT)
+        answer: files_pb2.GetFileResponse = await self._peers.files.ask(self._peers.files.stub.GetFile, request)
+        download.check_alive(answer.file)
+
+    def _journal(self, batch_id: str, after: int) -> AsyncGenerator[scheduler_pb2.ReadResultsResponse, None]:
+        request = scheduler_pb2.ReadResultsRequest(batch_id=batch_id, after_line=after)
+        return rpc.stream(self._peers.scheduler.stub.ReadResults, request, tenant=TENANT)
+
+    async def _file_lines(self, file_ids: Sequence[str], *, unrun: bool) -> AsyncGenerator[list[bytes], None]:
+        """Read files one after another, whole lines at a time; with `unrun` only those of rows that no engine answered."""
+        for file_id in file_ids:
+            request = files_pb2.DownloadFileRequest(file_id=file_id, tenant=TENANT)
+            tail = b""
+            async with contextlib.aclosing(rpc.stream(self._peers.files.stub.DownloadFile, request, tenant=TENANT)) as messages:
+                async for message in messages:
+                    *lines, tail = (tail + message.data).split(b"\n")
+                    yield [line + b"\n" for line in lines if not unrun or _is_unrun(line)]
+
+
+def _is_unrun(line: bytes) -> bool:
+    return bytes(_decoder.decode(line).response) == b"null"
+
+
+async def _first(journal: AsyncIterator[scheduler_pb2.ReadResultsResponse]) -> scheduler_pb2.ReadResultsResponse | None:
+    """Read the first piece, which comes even when there are no lines; None when there is no journal, not yet or not any more."""
+    try:
+        return await anext(journal)
+    except errors.BatchMissing:
+        return None
+
+
+async def _behind(groups: AsyncIterator[list[bytes]], skipped: int) -> AsyncGenerator[bytes, None]:
+    async for lines in groups:
+        if data := b"".join(lines[max(skipped, 0) :]):
+            yield data
+        skipped -= len(lines)
