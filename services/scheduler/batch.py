@@ -40,6 +40,9 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     row_count: int
     body_defaults: str
     deterministic: bool
+    rejected_key: str = ""
+    """Blob with error lines of lines that are no rows; empty for none."""
+    rejected_count: int = 0
     stop_reason: int = 0
     start_time: float | None = None
     sealed: str = ""

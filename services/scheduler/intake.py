@@ -87,6 +87,7 @@ class Intake:
             batch_id=request.batch_id, submit_order=0, tenant=request.tenant, endpoint=request.endpoint, lane=lane,
             expire_at=seconds(request.expire_time), input_key=request.input_blob_key, index_key=request.index_blob_key,
             row_count=request.row_count, body_defaults=request.body_defaults.decode(), deterministic=request.deterministic,
+            rejected_key=request.rejected_blob_key, rejected_count=request.rejected_count,
         )  # fmt: skip
         shards = [ShardRow(at, shard.model, shard.first_row, shard.row_count) for at, shard in enumerate(request.shards)]
         stored = await self._store.submit(submission, shards)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from haywain.clock import timestamp
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
-from services.scheduler.batch import Batch, Tally
+from services.scheduler.batch import Batch, Submission, Tally
 
 __all__ = ["Changes", "counts", "describe", "usage"]
 
@@ -58,7 +58,7 @@ def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason]) ->
     return pb.Progress(
         batch_id=batch.batch_id,
         state=state,
-        counts=counts(total, batch.tally),
+        counts=counts(batch.submission, batch.tally),
         usage=usage(batch.tally),
         queued=0 if ended else total - batch.accepted - batch.running,
         running=batch.running,
@@ -69,9 +69,10 @@ def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason]) ->
     )
 
 
-def counts(total: int, tally: Tally) -> pb.RowCounts:
-    """Make the message."""
-    return pb.RowCounts(total=total, completed=tally.completed, failed=tally.failed)
+def counts(terms: Submission, tally: Tally) -> pb.RowCounts:
+    """Make the message: lines that validation rejected have failed, too."""
+    rejected = terms.rejected_count
+    return pb.RowCounts(total=terms.row_count + rejected, completed=tally.completed, failed=tally.failed + rejected)
 
 
 def usage(tally: Tally) -> engine_pb2.Usage:

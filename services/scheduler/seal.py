@@ -33,6 +33,8 @@ _ENTRY = Struct("<QII")
 _INDEX_CHUNK = 4_096 * ENTRY_BYTES
 _WRITE_BYTES = 1 << 20
 _GOOD = 1 << 63
+_NONE = 1 << 62
+"""A line number behind all others."""
 _log = log.get()
 
 
@@ -46,6 +48,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     row_count: int
     unrun: tuple[str, str]
     """Code and message of rows that are not in the journal."""
+    rejected: str = ""
+    """Error lines of lines that are no rows, by line number; empty for none."""
     output: str
     error: str
 
@@ -70,8 +74,10 @@ def seal(plan: Plan) -> tuple[Sealed, Sealed]:
     journal = os.open(plan.journal, os.O_RDONLY) if any(lengths) else -1
     source = os.open(plan.input, os.O_RDONLY)
     lines = Lines("")
-    with _Writer(plan.output) as output, _Writer(plan.error) as error:
+    with _Writer(plan.output) as output, _Writer(plan.error) as error, _Rejected(plan.rejected) as rejected:
         for row, (offset, length, number) in _in_line_order(plan.index, plan.row_count):
+            if rejected.next_number < number:
+                rejected.move(number, error)
             if lengths[row]:
                 where = output if offsets[row] & _GOOD else error
                 where.write(os.pread(journal, lengths[row], offsets[row] & ~_GOOD))
@@ -81,6 +87,7 @@ def seal(plan: Plan) -> tuple[Sealed, Sealed]:
             except BadLine:
                 custom_id = b"null"
             error.write(unrun_line(plan.prefix, row, custom_id, number, plan.unrun))
+        rejected.move(_NONE, error)
     os.close(source)
     if journal >= 0:
         os.close(journal)
@@ -156,6 +163,30 @@ class _Writer:
             self._file.close()
             if kind is not None or not self._lines:
                 self._path.unlink(missing_ok=True)
+
+
+class _Rejected:
+    """The lines that validation rejected, handed over as their place comes; each ends in `"line":123}}`."""
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(path or os.devnull).open("rb", buffering=_WRITE_BYTES)
+        self._take()
+
+    def move(self, before: int, error: _Writer) -> None:
+        """Write what is ahead of a line number."""
+        while self.next_number < before:
+            error.write(self._line)
+            self._take()
+
+    def _take(self) -> None:
+        self._line = self._file.readline()
+        self.next_number = int(self._line[self._line.rindex(b":") + 1 : -3]) if self._line else _NONE
+
+    def __enter__(self) -> _Rejected:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 class Sealer:

@@ -48,11 +48,11 @@ class Sealing:
         """Seal a batch that ended. Raises StorageFull, Unavailable."""
         both = await self._known(batch) or await self._joined(batch)
         tally = batch.tally
-        tally.completed, tally.failed = both.output.lines, both.error.lines
+        tally.completed, tally.failed = both.output.lines, both.error.lines - batch.submission.rejected_count
         return pb.SealBatchResponse(
             output=_message(_key("output", batch), both.output),
             error=_message(_key("error", batch), both.error),
-            counts=counts(batch.submission.row_count, tally),
+            counts=counts(batch.submission, tally),
             usage=usage(tally),
         )
 
@@ -85,10 +85,11 @@ class Sealing:
     async def _seal(self, batch: Batch) -> _Both:
         terms = batch.submission
         output, error = self._blobs.scratch(), self._blobs.scratch()
+        rejected = str(await self._blobs.local(terms.rejected_key)) if terms.rejected_key else ""
         plan = Plan(
             input=str(batch.input.path), index=str(batch.index), journal=str(batch.journal.path), prefix=batch.prefix,
             row_count=terms.row_count, unrun=_UNRUN.get(batch.stop_reason, _UNRUN[pb.StopBatchRequest.REASON_FAILED]),
-            output=str(output), error=str(error),
+            rejected=rejected, output=str(output), error=str(error),
         )  # fmt: skip
         try:
             with mapped(f"sealing {batch.batch_id}"):

@@ -43,12 +43,13 @@ def lines_of(count: int, *, model: str = "echo", first: int = 0) -> list[bytes]:
 
 
 async def make_blobs(settings: Settings, batch_id: str, lines: list[bytes]) -> list[str]:
-    """Write input and index blobs; gives the model of each index entry, in their order."""
+    """Write input and index blobs, the latter of lines that are objects; gives the model of each index entry, in their order."""
     store = DirectoryBlobStore(settings.data / "blobs")
     entries = []
     offset = 0
     for number, line in enumerate(lines, 1):
-        entries.append((json.loads(line)["body"]["model"], number, offset, len(line)))
+        if line.startswith(b"{"):
+            entries.append((json.loads(line)["body"]["model"], number, offset, len(line)))
         offset += len(line) + 1
     entries.sort()
     index = b"".join(_ENTRY.pack(at, length, number) for _, number, at, length in entries)
@@ -98,7 +99,7 @@ class Mesh:
             input_blob_key=f"input-{batch_id}",
             index_blob_key=f"index-{batch_id}",
             shards=shards_of(models, shard_rows),
-            row_count=terms.pop("row_count", len(lines)),
+            row_count=terms.pop("row_count", len(models)),
             **terms,
         )
         await rpc.call(self.stub.SubmitBatch, request)
