@@ -19,6 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from struct import Struct
 from types import TracebackType
+from typing import BinaryIO
 
 import msgspec
 
@@ -74,7 +75,8 @@ def seal(plan: Plan) -> tuple[Sealed, Sealed]:
     journal = os.open(plan.journal, os.O_RDONLY) if any(lengths) else -1
     source = os.open(plan.input, os.O_RDONLY)
     lines = Lines("")
-    with _Writer(plan.output) as output, _Writer(plan.error) as error, _Rejected(plan.rejected) as rejected:
+    with _Writer(plan.output) as output, _Writer(plan.error) as error, open(plan.rejected or os.devnull, "rb") as bad:
+        rejected = _Rejected(bad)
         for row, (offset, length, number) in _in_line_order(plan.index, plan.row_count):
             if rejected.next_number < number:
                 rejected.move(number, error)
@@ -168,8 +170,8 @@ class _Writer:
 class _Rejected:
     """The lines that validation rejected, handed over as their place comes; each ends in `"line":123}}`."""
 
-    def __init__(self, path: str) -> None:
-        self._file = Path(path or os.devnull).open("rb", buffering=_WRITE_BYTES)
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
         self._take()
 
     def move(self, before: int, error: _Writer) -> None:
@@ -181,12 +183,6 @@ class _Rejected:
     def _take(self) -> None:
         self._line = self._file.readline()
         self.next_number = int(self._line[self._line.rindex(b":") + 1 : -3]) if self._line else _NONE
-
-    def __enter__(self) -> _Rejected:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
 
 
 class Sealer:
