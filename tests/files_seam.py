@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from haywain import rpc
 from haywain.clock import FakeClock
-from haywain.files.v1 import files_pb2, files_pb2_grpc
+from haywain.files.v1 import files_pb2, files_pb2_grpc, uploads_pb2, uploads_pb2_grpc
 from haywain.settings import Settings
-from services.files.service import FilesServiceServicer, opened
+from services.files.service import FilesServiceServicer, Services, opened
 
 Message = files_pb2.UploadFileRequest
+PartMessage = uploads_pb2.AddUploadPartRequest
 LINE = b'{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{}}\n'
 
 
@@ -33,6 +35,26 @@ async def servicer(settings: Settings, clock: FakeClock) -> AsyncIterator[FilesS
 @pytest.fixture
 def add_to_server() -> Callable[[Any, Any], None]:
     return files_pb2_grpc.add_FilesServiceServicer_to_server
+
+
+@pytest.fixture
+async def services(settings: Settings, clock: FakeClock) -> AsyncIterator[Services]:
+    async with opened(settings, clock) as services:
+        yield services
+
+
+@pytest.fixture
+def add_both_to_server() -> Callable[[Services, Any], None]:
+    def add(services: Services, server: Any) -> None:
+        files_pb2_grpc.add_FilesServiceServicer_to_server(services.files, server)
+        uploads_pb2_grpc.add_UploadsServiceServicer_to_server(services.uploads, server)
+
+    return add
+
+
+@pytest.fixture
+def parts_seam(grpc_channel: grpc.aio.Channel) -> Parts:
+    return Parts(uploads_pb2_grpc.UploadsServiceStub(grpc_channel))
 
 
 @pytest.fixture
@@ -108,3 +130,55 @@ async def put(servicer: FilesServiceServicer, key: str = "output-batch_1", data:
     async with servicer.blobs.writer(key) as writer:
         await writer.write(data)
         await writer.commit()
+
+
+class Parts:
+    """The RPCs of uploads in parts; the tenant is the upload's."""
+
+    def __init__(self, stub: Any) -> None:
+        """Take a stub."""
+        self.stub = stub
+
+    async def create(self, size_bytes: int = 0, **fields: Any) -> uploads_pb2.Upload:
+        request = {"tenant": "t", "filename": "in.jsonl", "purpose": "batch", "mime_type": "text/plain", "size_bytes": size_bytes}
+        return (await rpc.call(self.stub.CreateUpload, uploads_pb2.CreateUploadRequest(**(request | fields)))).upload
+
+    def header(self, upload: uploads_pb2.Upload) -> PartMessage.Header:
+        return PartMessage.Header(upload_id=upload.upload_id, tenant=upload.tenant)
+
+    async def add(self, upload: uploads_pb2.Upload, *data: bytes) -> uploads_pb2.UploadPart:
+        return await self.send(self.header(upload), *data, PartMessage.End(size_bytes=sum(map(len, data))))
+
+    async def send(self, *parts: PartMessage.Header | bytes | PartMessage.End) -> uploads_pb2.UploadPart:
+        async def messages() -> AsyncIterator[PartMessage]:
+            for part in parts:
+                if isinstance(part, bytes):
+                    yield PartMessage(data=part)
+                elif isinstance(part, PartMessage.Header):
+                    yield PartMessage(header=part)
+                else:
+                    yield PartMessage(end=part)
+
+        return (await rpc.call(self.stub.AddUploadPart, messages())).part
+
+    async def complete(
+        self, upload: uploads_pb2.Upload, parts: Iterable[uploads_pb2.UploadPart], md5: str = ""
+    ) -> uploads_pb2.Upload:
+        request = uploads_pb2.CompleteUploadRequest(
+            upload_id=upload.upload_id, tenant=upload.tenant, part_ids=[part.part_id for part in parts], md5=md5
+        )
+        return (await rpc.call(self.stub.CompleteUpload, request, timeout=60)).upload
+
+    async def cancel(self, upload: uploads_pb2.Upload) -> uploads_pb2.Upload:
+        request = uploads_pb2.CancelUploadRequest(upload_id=upload.upload_id, tenant=upload.tenant)
+        return (await rpc.call(self.stub.CancelUpload, request)).upload
+
+    async def get(self, upload: uploads_pb2.Upload) -> uploads_pb2.Upload:
+        request = uploads_pb2.GetUploadRequest(upload_id=upload.upload_id, tenant=upload.tenant)
+        return (await rpc.call(self.stub.GetUpload, request)).upload
+
+
+async def sweep(services: Services) -> None:
+    await services.sweep.expire()
+    await services.sweep.purge()
+    await services.sweep.scan()

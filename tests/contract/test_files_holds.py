@@ -13,6 +13,7 @@ from haywain import errors
 from haywain.clock import FakeClock, seconds
 from haywain.files.v1 import files_pb2
 from services.files.service import FilesServiceServicer
+from services.files.sweep import RELEASE_SECONDS
 
 clock, grpc_servicer = files_seam.clock, files_seam.servicer
 grpc_add_to_server, grpc_stub_cls = files_seam.add_to_server, files_seam.stub_cls
@@ -112,3 +113,23 @@ async def test_adopted_and_held_at_once(grpc_stub: Any, grpc_servicer: FilesServ
     assert blobs_of(data_dir) == []
     with pytest.raises(errors.InvalidRequest, match="not an id"):
         await adopt(grpc_stub, request_id="other", file_id="file-../x")
+
+
+async def test_a_hold_that_its_release_overtook_is_refused(
+    grpc_stub: Any, grpc_servicer: FilesServiceServicer, clock: FakeClock, data_dir: Path
+) -> None:
+    """A holder that has let go holds nothing again, so a hold that arrives after the release can't keep bytes for ever."""
+    file = await upload(grpc_stub, LINE)
+    await release(grpc_stub, "batch_late")
+    with pytest.raises(errors.Conflict, match="batch_late"):
+        await hold(grpc_stub, file.file_id, "batch_late")
+    await delete(grpc_stub, file.file_id)
+    assert blobs_of(data_dir) == []
+    clock.advance(RELEASE_SECONDS - 1)
+    await grpc_servicer.sweep.scan()
+    other = await upload(grpc_stub, LINE)
+    with pytest.raises(errors.Conflict):
+        await hold(grpc_stub, other.file_id, "batch_late")
+    clock.advance(2)
+    await grpc_servicer.sweep.scan()
+    assert await hold(grpc_stub, other.file_id, "batch_late")

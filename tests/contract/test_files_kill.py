@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
-from files_seam import LINE, blobs_of, delete, download, get, listed, upload
+import grpc
+import pytest
+from files_seam import LINE, Parts, blobs_of, delete, download, get, listed, upload
 
 from haywain import errors, rpc
-from haywain.files.v1 import files_pb2, files_pb2_grpc
+from haywain.files.v1 import files_pb2, files_pb2_grpc, uploads_pb2_grpc
 from haywain.settings import Settings
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[tuple[files_pb2_grpc.FilesServiceStub, asyncio.subprocess.Process]]:
     """Run `haywain files` in a process of its own, ready when the block begins, killed at its end at the latest."""
     arguments = ("-m", "haywain", "files", "--set", f"data_dir={settings.data_dir}", "--set", "log.level=error")
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments)
     try:
-        async with rpc.channel(settings.address("files")) as channel:
-            stub = files_pb2_grpc.FilesServiceStub(channel)
-            await ready(stub)
-            yield stub, process
+        async with connected(settings) as channel:
+            yield files_pb2_grpc.FilesServiceStub(channel), process
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def connected(settings: Settings) -> AsyncIterator[grpc.aio.Channel]:
+    """Open a channel to a process that is starting."""
+    async with rpc.channel(settings.address("files")) as channel:
+        await ready(files_pb2_grpc.FilesServiceStub(channel))
+        yield channel
 
 
 async def ready(stub: files_pb2_grpc.FilesServiceStub) -> None:
@@ -84,3 +95,50 @@ async def test_what_was_answered_survives_kills(settings: Settings) -> None:
                 assert (await get(stub, file.file_id)).status == files_pb2.File.STATUS_DELETED
         assert set(living) <= {file.file_id for file in answered.values()}
         assert {f"input-{file_id}" for file_id in living} <= set(blobs_of(settings.data))
+
+
+def copying(data: Path) -> bool:
+    """Tell whether the whole is being written."""
+    return bool(os.listdir(data / "blobs" / "scratch"))
+
+
+def published(data: Path) -> bool:
+    """Tell whether the whole is there, recorded or not."""
+    return any(key.startswith("input-") for key in blobs_of(data))
+
+
+def purging(data: Path) -> bool:
+    """Tell whether parts go, which they only do once the completion is recorded."""
+    return len([*(data / "blobs").glob("*/part_*")]) < 8
+
+
+@pytest.mark.parametrize("moment", [copying, published, purging])
+async def test_a_completion_survives_kills(settings: Settings, moment: Callable[[Path], bool]) -> None:
+    """Killed while it copies, before it is recorded, or before its parts are gone, a completion repeated answers one whole file.
+
+    After the grace nothing is on disk but that file.
+    """
+    pieces = [content(number + 100) * 10 for number in range(8)]
+    text = b"".join(pieces)
+    async with running(settings) as (stub, process), connected(settings) as channel:
+        seam = Parts(uploads_pb2_grpc.UploadsServiceStub(channel))
+        made = await seam.create(len(text))
+        parts = [await seam.add(made, piece) for piece in pieces]
+        call = asyncio.ensure_future(seam.complete(made, parts))
+        while not moment(settings.data) and not call.done():  # noqa: ASYNC110 - a folder has no event to wait for
+            await asyncio.sleep(0)
+        process.kill()
+        with contextlib.suppress(errors.Unavailable):
+            await call
+    for path in (settings.data / "blobs").glob("*/*"):
+        os.utime(path, (time.time() - 8_000,) * 2)
+    async with running(settings) as (stub, process), connected(settings) as channel:
+        seam = Parts(uploads_pb2_grpc.UploadsServiceStub(channel))
+        first, again = [await seam.complete(made, parts) for _ in range(2)]
+        assert first == again
+        assert (first.file.size_bytes, first.file.sha256) == (len(text), hashlib.sha256(text).hexdigest())
+        assert await download(stub, first.file.file_id) == text
+        assert [file.file_id for file in (await listed(stub)).files] == [first.file.file_id]
+        async with asyncio.timeout(10):
+            while blobs_of(settings.data) != [f"input-{first.file.file_id}"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
