@@ -18,6 +18,7 @@ import envoy
 
 from gateway import routes
 from haywain import errors
+from haywain.drain import ADMIN_SOCKET
 from haywain.settings import Settings
 
 __all__ = ["command", "exec_envoy", "render", "validate"]
@@ -80,7 +81,7 @@ def exec_envoy(settings: Settings) -> NoReturn:
 def _values(settings: Settings, folder: Path) -> dict[str, str]:
     values = {
         "folder": _inside_quotes(str(folder)),
-        "admin_socket": _inside_quotes(str(settings.run_dir / "envoy-admin.sock")),
+        "admin_socket": _inside_quotes(str(settings.run_dir / ADMIN_SOCKET)),
         "host": _inside_quotes(settings.envoy.host),
         "port": str(settings.envoy.port),
         "max_body_bytes": str(settings.envoy.max_body_bytes),

@@ -54,6 +54,8 @@ class EnvoySettings(_Section, frozen=True):
     """the multipart body of an upload's part: the part limit and 1 MiB of form around it"""
     max_body_bytes: int = 4_194_304
     """any other body"""
+    drain_seconds: float = 10.0
+    """at a stop, how long requests may go on"""
 
 
 class GatewaySettings(_Section, frozen=True):

@@ -3,7 +3,7 @@
     start    all at once; they find each other over Unix sockets in the data folder
     ready    when GET /health answers 200 through Envoy: a batch could run
     watch    what dies is started again, after a pause that doubles while it keeps dying
-    stop     in the order of `STOP_ORDER`: first the door, last what the others still need
+    stop     in the order of `STOP_ORDER`: first the door, once the requests inside have ended; last what the others still need
 
 Children are killed by the kernel when this process dies (haywain/orphans.py), so there are no orphans. One `up` a data folder: held
 by a lock on `{data}/up.lock`. Logs: `{data}/logs/<process>.log`.
@@ -25,6 +25,7 @@ import httpx
 import msgspec
 
 from haywain import demo_model, orphans, settings
+from haywain.drain import ADMIN_SOCKET, drain
 from haywain.errors import SettingsError
 from haywain.settings import Settings
 
@@ -189,6 +190,9 @@ class _Mesh:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._kill_all)
+        seconds = self._settings.envoy.drain_seconds
+        if not await drain(self._settings.run_dir / ADMIN_SOCKET, seconds):
+            _say(f"requests still ran after {seconds:g} s; cutting them off")
         for name in STOP_ORDER:
             process = self._processes.get(name)
             if process is not None and process.returncode is None:
