@@ -132,14 +132,9 @@ class FileStore:
                 if row is None:
                     raise errors.NoSuchCursor(f"No such File object: {after}", param="after")
                 edge = row
-            rows = tx.fetch(
-                "page_ascending" if ascending else "page_descending",
-                tenant=tenant,
-                purpose=purpose,
-                created_at=edge["created_at"],
-                id=edge["id"],
-                n=limit,
-            )
+            query = f"page_{'ascending' if ascending else 'descending'}{'_of_purpose' if purpose else ''}"
+            of_purpose = {"purpose": purpose} if purpose else {}
+            rows = tx.fetch(query, tenant=tenant, created_at=edge["created_at"], id=edge["id"], n=limit, **of_purpose)
             return [self._record(row, "") for row in rows]
 
         return await self._database.read(page)

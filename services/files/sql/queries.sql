@@ -14,14 +14,28 @@ select files.* from files
 
 -- name: page_descending
 select files.* from files
- where files.tenant = :tenant and files.status <> 'deleted' and (:purpose = '' or files.purpose = :purpose)
+ where files.tenant = :tenant and files.status <> 'deleted'
+   and (files.created_at, files.id) < (:created_at, :id)
+ order by files.created_at desc, files.id desc
+ limit :n;
+
+-- name: page_descending_of_purpose
+select files.* from files
+ where files.tenant = :tenant and files.status <> 'deleted' and files.purpose = :purpose
    and (files.created_at, files.id) < (:created_at, :id)
  order by files.created_at desc, files.id desc
  limit :n;
 
 -- name: page_ascending
 select files.* from files
- where files.tenant = :tenant and files.status <> 'deleted' and (:purpose = '' or files.purpose = :purpose)
+ where files.tenant = :tenant and files.status <> 'deleted'
+   and (files.created_at, files.id) > (:created_at, :id)
+ order by files.created_at, files.id
+ limit :n;
+
+-- name: page_ascending_of_purpose
+select files.* from files
+ where files.tenant = :tenant and files.status <> 'deleted' and files.purpose = :purpose
    and (files.created_at, files.id) > (:created_at, :id)
  order by files.created_at, files.id
  limit :n;
