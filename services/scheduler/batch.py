@@ -16,9 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from haywain.clock import timestamp
+from haywain.engine.v1 import engine_pb2
 from services.scheduler.journal import Journal
 from services.scheduler.meter import Meter
-from services.scheduler.rows import ENTRY_BYTES, Index, Input, Lines
+from services.scheduler.rows import ENTRY_BYTES, Input, Lines, Window, unpack_entry
 
 __all__ = ["Attempt", "Batch", "Held", "Key", "Submission", "Tally"]
 
@@ -79,11 +81,13 @@ class Attempt:
 
     __slots__ = ("attempt", "custom_id", "held", "length", "line", "losses", "offset", "row", "sent_at")
 
-    def __init__(self, held: Held, row: int, entry: tuple[int, int, int]) -> None:
-        """`entry` is the row's index entry: offset, length, line number."""
+    def __init__(self, held: Held, row: int, offset: int, length: int, line: int) -> None:
+        """Offset, length and line number are the row's index entry."""
         self.held = held
         self.row = row
-        self.offset, self.length, self.line = entry
+        self.offset = offset
+        self.length = length
+        self.line = line
         self.custom_id = b""
         self.attempt = 1
         self.losses = 0
@@ -94,8 +98,8 @@ class Held:
     """A shard whose lease is ours: the rows of it that wait."""
 
     __slots__ = (
-        "_cursor", "_index", "_returned", "batch", "delta", "end", "epoch", "first", "key", "lost", "seq", "shard", "unrecorded",
-        "waiting",
+        "_cursor", "_index", "_returned", "batch", "delta", "end", "epoch", "first", "key", "lost", "seq", "sequence", "shard",
+        "unrecorded", "waiting", "window",
     )  # fmt: skip
 
     def __init__(self, batch: Batch, shard: int, key: Key, rows: range, epoch: int) -> None:
@@ -112,7 +116,14 @@ class Held:
         self.unrecorded = self.waiting = batch.recorded.count(0, rows.start, rows.stop)
         self._cursor = rows.start
         self._returned: deque[Attempt] = deque()
-        self._index = Index(b"", 0)
+        self._index = b""
+        self.window = Window()
+        """Lines read ahead."""
+        terms = batch.submission
+        self.sequence = engine_pb2.Sequence(
+            model=key[0], endpoint=terms.endpoint, lane=engine_pb2.Lane.ValueType(terms.lane), deadline=timestamp(terms.expire_at)
+        )
+        """What all its rows have in common."""
 
     @property
     def over(self) -> bool:
@@ -128,7 +139,7 @@ class Held:
         """Give it its part of the batch's index."""
         if len(index) != (self.end - self.first) * ENTRY_BYTES:
             raise ValueError(f"the index of {self.batch.batch_id} is cut short")
-        self._index = Index(index, self.first)
+        self._index = index
 
     def take(self, most: int, room: int) -> list[Attempt]:
         """Take at most `most` rows whose lines fit `room` bytes; one at least, however long, when any waits."""
@@ -136,14 +147,14 @@ class Held:
         while self._returned and len(taken) < most and (room > 0 or not taken):
             taken.append(self._returned.popleft())
             room -= taken[-1].length
-        recorded, index, row = self.batch.recorded, self._index, self._cursor
+        recorded, index, first, row = self.batch.recorded, self._index, self.first, self._cursor
         while row < self.end and len(taken) < most and (room > 0 or not taken):
             if not recorded[row]:
-                entry = index[row]
-                if taken and entry[1] > room:
+                offset, length, line = unpack_entry(index, (row - first) * ENTRY_BYTES)
+                if taken and length > room:
                     break
-                room -= entry[1]
-                taken.append(Attempt(self, row, entry))
+                room -= length
+                taken.append(Attempt(self, row, offset, length, line))
             row += 1
         self._cursor = row
         self.waiting = self.waiting - len(taken) if row < self.end else len(self._returned)

@@ -11,10 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from haywain import errors, log
-from haywain.clock import Clock, timestamp
+from haywain.clock import Clock
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import SchedulerSettings
@@ -53,7 +51,6 @@ class Dispatcher:
         self._suspects: dict[Key, Suspects] = {}
         self.links = Links()
         self._batches: dict[int, Batch] = {}
-        self._deadlines: dict[int, Timestamp | None] = {}
         self._sequence = 0
         self.calls = Calls()
         self.paused: Callable[[], bool] = lambda: False
@@ -67,7 +64,6 @@ class Dispatcher:
     def add(self, batch: Batch) -> None:
         """Take a batch in."""
         self._batches[batch.submission.submit_order] = batch
-        self._deadlines[batch.submission.submit_order] = timestamp(batch.submission.expire_at)
         for model in batch.queued_shards:
             self.refresh(batch, model)
 
@@ -75,7 +71,6 @@ class Dispatcher:
         """Stop sending a batch's rows and cancel those in flight; what their engines still say of them is dropped."""
         order = batch.submission.submit_order
         self._batches.pop(order, None)
-        self._deadlines.pop(order, None)
         for turns in self._turns.values():
             turns.drop(order)
         self.links.give_up_batch(batch)
@@ -254,41 +249,46 @@ class Dispatcher:
                 self.refresh(batch, held.key[0])
 
     async def _add_rows(self, link: Link, request: engine_pb2.RunRequest, attempts: list[Attempt]) -> None:
+        """Read the rows' lines and add them; takes out of `attempts` what is done, whether it is sent or has failed."""
         loop = asyncio.get_running_loop()
         now = self._clock.monotonic()
         while attempts:
-            batch = attempts[0].held.batch
-            if batch.start_time is None and self.started is not None:
-                await self.started(batch)
-            count = next((at for at, attempt in enumerate(attempts) if attempt.held.batch is not batch), len(attempts))
+            held = attempts[0].held
+            if held.batch.start_time is None and self.started is not None:
+                await self.started(held.batch)
+            count = next((at for at, attempt in enumerate(attempts) if attempt.held is not held), len(attempts))
             spans = [(attempt.offset, attempt.length) for attempt in attempts[:count]]
-            lines = await loop.run_in_executor(self._reader, batch.input.read, spans)
-            for line in lines:
-                attempt = attempts.pop(0)
-                if attempt.held.over or not self._add_row(link, request, attempt, line, now):
-                    link.credits += 1
-                    self.links.active -= 1
-                    link.wake.set()
+            if held.window.holds(spans):
+                lines = held.window.lines(spans)
+            else:
+                lines, held.window = await loop.run_in_executor(self._reader, held.batch.input.read, spans)
+            taken = attempts[:count]
+            del attempts[:count]
+            sent = 0
+            for attempt, line in zip(taken, lines, strict=True):
+                if not held.over and self._add_row(link, request, attempt, line):
+                    attempt.sent_at = now
+                    sent += 1
+            held.batch.running += sent
+            if sent < count:
+                link.credits += count - sent
+                self.links.active -= count - sent
+                link.wake.set()
 
-    def _add_row(self, link: Link, request: engine_pb2.RunRequest, attempt: Attempt, line: bytes, now: float) -> bool:
-        batch, terms = attempt.held.batch, attempt.held.batch.submission
+    def _add_row(self, link: Link, request: engine_pb2.RunRequest, attempt: Attempt, line: bytes) -> bool:
+        held = attempt.held
         try:
-            attempt.custom_id, body = batch.lines.parse(line)
+            attempt.custom_id, body = held.batch.lines.parse(line)
         except BadLine as error:
             attempt.custom_id = b"null"
-            self._recorder.failed(attempt, "invalid_json_line", str(error))
+            if len(line) < attempt.length:
+                self._recorder.failed(attempt, "batch_failed", "The line can't be read any more: the batch's input is cut short.")
+            else:
+                self._recorder.failed(attempt, "invalid_json_line", str(error))
             return False
         self._sequence += 1
         link.attempts[self._sequence] = attempt
-        attempt.sent_at = now
-        batch.running += 1
-        request.sequences.add(
-            sequence_id=self._sequence,
-            model=attempt.held.key[0],
-            endpoint=terms.endpoint,
-            request=body,
-            lane=terms.lane,
-            attempt=attempt.attempt,
-            deadline=self._deadlines.get(terms.submit_order),
-        )
+        sequence = held.sequence
+        sequence.sequence_id, sequence.request, sequence.attempt = self._sequence, body, attempt.attempt
+        request.sequences.append(sequence)
         return True

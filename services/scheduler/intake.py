@@ -115,7 +115,6 @@ class Intake:
         if batch is not None:
             self.batches.pop(batch_id, None)
             batch.journal.close()
-            batch.input.close()
             await asyncio.to_thread(_touch, batch.journal.path)
 
     async def sweep(self, older_than: float) -> None:

@@ -33,7 +33,7 @@ class Group:
         """Start empty."""
         self.lines: list[bytes] = []
         self.size = 0
-        self.notes: list[Any] = []
+        self.notes: dict[Any, Any] = {}
 
 
 class Journal:
@@ -104,16 +104,17 @@ class Journals:
         self.backlog = 0
         """Bytes that wait to be synced."""
 
-    def append(self, journal: Journal, line: bytes, note: Any) -> None:
-        """Add a line; `on_synced` tells when it is recorded."""
+    def append(self, journal: Journal, line: bytes) -> dict[Any, Any]:
+        """Add a line; `on_synced` tells when it is recorded. Gives the notes of its group."""
         group = journal.waiting
         group.lines.append(line)
-        group.notes.append(note)
-        group.size += len(line)
-        self.backlog += len(line)
+        size = len(line)
+        group.size += size
+        self.backlog += size
         if not journal.busy:
             journal.busy = True
             self._ready.put_nowait(journal)
+        return group.notes
 
     async def flushed(self, journal: Journal) -> None:
         """Wait until nothing of a journal waits."""

@@ -19,8 +19,6 @@ __all__ = ["Recorder"]
 _TOKENS_MAX = 1 << 32
 _log = log.get()
 
-_Note = tuple[Held, bool, int, int, int, int]
-
 
 class Recorder:
     """Accepts the outcomes of rows."""
@@ -48,11 +46,17 @@ class Recorder:
                 self.retry(attempt)
                 return
             result.error.code = "engine_error"
-        line, good = lines.build(held.batch.prefix, attempt, result)
-        if not good:
-            self._accept(attempt, line, (held, False, 0, 0, 0, 0))
-            return
-        self._accept(attempt, line, (held, True, *_tokens(result.usage)))
+        tokens = _tokens(result.usage)
+        line, good = lines.build(held.batch.prefix, attempt, result, tokens[1])
+        tally = self._accept(attempt, line, 1 if good else 2)
+        if good:
+            tally.completed += 1
+            tally.input_tokens += tokens[0]
+            tally.cached_tokens += tokens[1]
+            tally.output_tokens += tokens[2]
+            tally.reasoning_tokens += tokens[3]
+        else:
+            tally.failed += 1
 
     def failed(self, attempt: Attempt, code: str, message: str) -> None:
         """Record a row that no engine answered as failed."""
@@ -60,30 +64,23 @@ class Recorder:
         if held.over or held.batch.recorded[attempt.row]:
             return
         line = unrun_line(held.batch.prefix, attempt.row, attempt.custom_id, attempt.line, (code, message))
-        self._accept(attempt, line, (held, False, 0, 0, 0, 0))
+        self._accept(attempt, line, 2).failed += 1
 
-    def _accept(self, attempt: Attempt, line: bytes, note: _Note) -> None:
+    def _accept(self, attempt: Attempt, line: bytes, outcome: int) -> Tally:
+        """Send a row's line to the journal; the tally is what is counted once it is synced."""
         held = attempt.held
-        held.batch.recorded[attempt.row] = 1 if note[1] else 2
-        held.batch.accepted += 1
-        self._journals.append(held.batch.journal, line, note)
+        batch = held.batch
+        batch.recorded[attempt.row] = outcome
+        batch.accepted += 1
+        tallies: dict[Held, Tally] = self._journals.append(batch.journal, line)
+        tally = tallies.get(held)
+        if tally is None:
+            tally = tallies[held] = Tally()
+        return tally
 
     def synced(self, journal: Journal, group: Group) -> None:
         """Count the rows of lines that are on disk now."""
-        tallies: dict[Held, Tally] = {}
-        held: Held
-        for held, good, used, cached, output, reasoning in group.notes:
-            tally = tallies.get(held)
-            if tally is None:
-                tally = tallies[held] = Tally()
-            if good:
-                tally.completed += 1
-                tally.input_tokens += used
-                tally.cached_tokens += cached
-                tally.output_tokens += output
-                tally.reasoning_tokens += reasoning
-            else:
-                tally.failed += 1
+        tallies: dict[Held, Tally] = group.notes
         for held, tally in tallies.items():
             held.delta.add(tally)
             held.unrecorded -= tally.rows

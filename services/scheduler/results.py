@@ -56,7 +56,7 @@ class ResultLines:
         )
         self._good = self._response + _GOOD_TAIL
 
-    def build(self, prefix: bytes, attempt: Attempt, result: engine_pb2.SequenceResult) -> tuple[bytes, bool]:
+    def build(self, prefix: bytes, attempt: Attempt, result: engine_pb2.SequenceResult, cached_tokens: int) -> tuple[bytes, bool]:
         """Build a row's line; the bool tells whether it completed."""
         if result.status_code == 200 and (body := clean_body(result.body)) is not None:
             return self._good % (
@@ -67,14 +67,14 @@ class ResultLines:
                 result.sequence_id,
                 body,
                 b"%d" % result.seed if result.HasField("seed") else b"null",
-                result.usage.cached_tokens,
+                cached_tokens,
                 result.queue_ms,
                 result.run_ms,
                 attempt.attempt,
             ), True
-        return self._bad(prefix, attempt, result), False
+        return self._bad(prefix, attempt, result, cached_tokens), False
 
-    def _bad(self, prefix: bytes, attempt: Attempt, result: engine_pb2.SequenceResult) -> bytes:
+    def _bad(self, prefix: bytes, attempt: Attempt, result: engine_pb2.SequenceResult, cached_tokens: int) -> bytes:
         status, code, message = result.status_code, result.error.code, result.error.message
         if status == 200:
             status, code, message = 502, "engine_error", "the engine's answer is not a JSON object"
@@ -92,7 +92,7 @@ class ResultLines:
             result.sequence_id,
             body,
             b"%d" % result.seed if result.HasField("seed") else b"null",
-            result.usage.cached_tokens,
+            cached_tokens,
             result.queue_ms,
             result.run_ms,
             attempt.attempt,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable
 
 from haywain import errors, log
 from haywain.clock import Clock
@@ -45,8 +46,8 @@ class Returns:
         full = self._dispatcher.links.active >= self._settings.slots
         for delta in response.deltas:
             self._delta(link, delta)
-        for result in response.results:
-            self._result(link, result)
+        if response.results:
+            self._results(link, response.results)
         if response.credits > 0:
             link.credits = min(link.credits + response.credits, self._settings.slots)
         if full:
@@ -101,20 +102,32 @@ class Returns:
             seconds = self._settings.row_timeout_seconds
             self._recorder.failed(attempt, "row_timeout", f"the engine did not answer within {seconds:g} seconds")
 
-    def _result(self, link: Link, result: engine_pb2.SequenceResult) -> None:
-        attempt = link.attempts.pop(result.sequence_id, None)
-        if attempt is not None:
-            attempt.held.batch.running -= 1
-            self._recorder.ended(attempt, result, link.lines(attempt.held.key[0]))
-        elif (call := link.calls.pop(result.sequence_id, None)) is not None:
+    def _results(self, link: Link, results: Iterable[engine_pb2.SequenceResult]) -> None:
+        attempts, ended = link.attempts, 0
+        try:
+            for result in results:
+                attempt = attempts.pop(result.sequence_id, None)
+                if attempt is not None:
+                    ended += 1
+                    held = attempt.held
+                    held.batch.running -= 1
+                    self._recorder.ended(attempt, result, link.lines(held.key[0]))
+                else:
+                    ended += self._no_row(link, result)
+        finally:  # an exception ends the stream, and then the count must be right
+            link.ended += ended
+            self._dispatcher.links.active -= ended
+
+    def _no_row(self, link: Link, result: engine_pb2.SequenceResult) -> bool:
+        """Place a result that isn't a row's; False when nothing was in flight."""
+        if (call := link.calls.pop(result.sequence_id, None)) is not None:
             self._call_ended(call, result)
         elif result.sequence_id in link.ghosts:
             link.ghosts.discard(result.sequence_id)
         else:
             self._stray(link, result.sequence_id)
-            return
-        link.ended += 1
-        self._dispatcher.links.active -= 1
+            return False
+        return True
 
     def _delta(self, link: Link, delta: engine_pb2.SequenceDelta) -> None:
         call = link.calls.get(delta.sequence_id)

@@ -11,34 +11,24 @@ import msgspec
 
 from haywain.openai import ascii_json
 
-__all__ = ["ENTRY_BYTES", "BadLine", "Index", "Input", "Lines", "read_entries", "read_lines"]
+__all__ = ["ENTRY_BYTES", "BadLine", "Input", "Lines", "Window", "read_entries", "unpack_entry"]
 
 _ENTRY = Struct("<QII")
 ENTRY_BYTES = _ENTRY.size
+unpack_entry = _ENTRY.unpack_from
+"""Byte offset, byte length, line number from 1."""
+
 _GAP_BYTES = 65_536
 """Lines with at most this much between them are read in one piece."""
+_AHEAD_BYTES = 262_144
+_AHEAD_TIMES = 16
 
-Entry = tuple[int, int, int]
-"""Byte offset, byte length, line number from 1."""
+Spans = Sequence[tuple[int, int]]
+"""Byte offset and byte length."""
 
 
 class BadLine(ValueError):
     """A line that validation should have refused."""
-
-
-class Index:
-    """The index entries of a run of rows."""
-
-    __slots__ = ("_base", "_data")
-
-    def __init__(self, data: bytes, first_row: int) -> None:
-        """`data` are whole entries, the first of them is of `first_row`."""
-        self._data = data
-        self._base = first_row
-
-    def __getitem__(self, row: int) -> Entry:
-        """Tell a row's entry."""
-        return _ENTRY.unpack_from(self._data, (row - self._base) * ENTRY_BYTES)
 
 
 def read_entries(path: Path, rows: range) -> bytes:
@@ -47,42 +37,55 @@ def read_entries(path: Path, rows: range) -> bytes:
         return os.pread(file.fileno(), len(rows) * ENTRY_BYTES, rows.start * ENTRY_BYTES)
 
 
-def read_lines(file: int, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Read lines by (offset, length) from a file descriptor, neighbours in one piece. Blocking."""
-    lines: list[bytes] = []
-    at = 0
-    while at < len(spans):
-        begin, end, after = spans[at][0], sum(spans[at]), at + 1
-        while after < len(spans) and end <= spans[after][0] <= end + _GAP_BYTES:
-            end = sum(spans[after])
-            after += 1
-        data = os.pread(file, end - begin, begin)
-        lines.extend(data[offset - begin : offset - begin + length] for offset, length in spans[at:after])
-        at = after
-    return lines
+class Window:
+    """A piece of the input that was read ahead."""
+
+    __slots__ = ("_begin", "_data", "_end")
+
+    def __init__(self, begin: int = 0, data: bytes = b"") -> None:
+        """`data` is what is at byte `begin`."""
+        self._begin, self._end = begin, begin + len(data)
+        self._data = data
+
+    def holds(self, spans: Spans) -> bool:
+        """Tell whether lines are all in here."""
+        begin, end = self._begin, self._end
+        return all(begin <= offset and offset + length <= end for offset, length in spans)
+
+    def lines(self, spans: Spans) -> list[bytes]:
+        """Give lines; what is beyond the end of the input is missing."""
+        data, begin = self._data, self._begin
+        return [data[offset - begin : offset - begin + length] for offset, length in spans]
 
 
 class Input:
-    """A batch's input file, opened when it is first read. Blocking."""
+    """A batch's input. It is opened for each read: a batch that waits holds no file open, and none is closed under a reader."""
 
-    __slots__ = ("_file", "path")
+    __slots__ = ("path",)
 
     def __init__(self, path: Path) -> None:
-        """Nothing is opened yet."""
+        """Nothing is opened."""
         self.path = path
-        self._file = -1
 
-    def read(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read lines by (offset, length)."""
-        if self._file < 0:
-            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        return read_lines(self._file, spans)
+    def read(self, spans: Spans) -> tuple[list[bytes], Window]:
+        """Read lines, and a little ahead when they are neighbours: the next ones are likely there. Blocking.
 
-    def close(self) -> None:
-        """Close the file; reading opens it again."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        A line that isn't there whole comes cut short.
+        """
+        lines: list[bytes] = []
+        window = Window()
+        with self.path.open("rb", buffering=0) as file:
+            at = 0
+            while at < len(spans):
+                begin, end, after = spans[at][0], sum(spans[at]), at + 1
+                while after < len(spans) and end <= spans[after][0] <= end + _GAP_BYTES:
+                    end = sum(spans[after])
+                    after += 1
+                ahead = min(_AHEAD_BYTES, _AHEAD_TIMES * (end - begin)) if after - at == len(spans) else 0
+                window = Window(begin, os.pread(file.fileno(), max(end - begin, ahead), begin))
+                lines += window.lines(spans[at:after])
+                at = after
+        return lines, window
 
 
 class _Line(msgspec.Struct):

@@ -107,7 +107,6 @@ class Scheduler:
         """Let go of the data folder."""
         for batch in self.intake.batches.values():
             batch.journal.close()
-            batch.input.close()
         await self._database.close()
         if self._lock >= 0:
             os.close(self._lock)
@@ -190,7 +189,6 @@ class Scheduler:
             self.dispatcher.remove(batch)
             if not batch.journal.busy:
                 batch.journal.close()
-            batch.input.close()
 
     def _full(self) -> bool:
         return self._journals.stuck > 0 or self._journals.backlog > _BACKLOG_BYTES

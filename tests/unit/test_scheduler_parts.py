@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from struct import Struct
 
@@ -18,7 +17,7 @@ from services.scheduler.meter import Meter
 from services.scheduler.models import merged
 from services.scheduler.replay import lines_after, replay, row_prefix
 from services.scheduler.results import ResultLines, clean_body, unrun_line
-from services.scheduler.rows import BadLine, Index, Input, Lines, read_lines
+from services.scheduler.rows import BadLine, Input, Lines, Window
 from services.scheduler.suspects import Suspects
 
 _ENTRY = Struct("<QII")
@@ -92,15 +91,27 @@ def test_suspects_are_tried_in_small_groups_then_alone() -> None:
 
 
 def test_lines_are_read_in_windows(tmp_path: Path) -> None:
-    """Lines are read by position, in any order, near and far."""
+    """Lines are read by position, in any order, near and far; what is beyond the end is missing."""
     path = tmp_path / "input"
-    data = b"".join(b"%06d\n" % number for number in range(50_000))
-    path.write_bytes(data)
-    file = os.open(path, os.O_RDONLY)
+    path.write_bytes(b"".join(b"%06d\n" % number for number in range(50_000)))
     wanted = [0, 1, 2, 40_000, 40_001, 7, 49_999]
-    assert read_lines(file, [(number * 7, 6) for number in wanted]) == [b"%06d" % number for number in wanted]
-    os.close(file)
-    assert Index(_ENTRY.pack(1, 2, 3) + _ENTRY.pack(4, 5, 6), 10)[11] == (4, 5, 6)
+    lines, _ = Input(path).read([(number * 7, 6) for number in wanted])
+    assert lines == [b"%06d" % number for number in wanted]
+    lines, _ = Input(path).read([(49_999 * 7 + 3, 6), (50_000 * 7, 6)])
+    assert lines == [b"999\n", b""]
+
+
+def test_lines_are_read_ahead(tmp_path: Path) -> None:
+    """Neighbours are read with what follows, so that the next lines need no reading."""
+    path = tmp_path / "input"
+    path.write_bytes(b"".join(b"%06d\n" % number for number in range(50_000)))
+    _, window = Input(path).read([(number * 7, 6) for number in range(100, 200)])
+    following = [(number * 7, 6) for number in range(200, 300)]
+    assert window.holds(following)
+    assert window.lines(following) == [b"%06d" % number for number in range(200, 300)]
+    assert not window.holds([(99 * 7, 6)])
+    assert not window.holds([(50_000 * 7, 6)])
+    assert not Window().holds([(0, 6)])
 
 
 @pytest.mark.parametrize(
@@ -134,7 +145,7 @@ def test_result_lines_hold_to_the_contract() -> None:
     [attempt] = make_held(300).take(1, 1000)
     attempt.row, attempt.custom_id = 0x12, b'"c"'
     result = engine_pb2.SequenceResult(sequence_id=1, status_code=200, body='{"a":\n"é"}'.encode(), seed=-3)
-    line, good = lines.build(row_prefix("batch_ab"), attempt, result)
+    line, good = lines.build(row_prefix("batch_ab"), attempt, result, 0)
     assert good
     assert line.startswith(b'{"id":"batch_req_ab_00000012","custom_id":"c","response":{"status_code":200,"request_id":"req_')
     assert line.endswith(b'"error":null}\n')
@@ -145,7 +156,7 @@ def test_result_lines_hold_to_the_contract() -> None:
     assert parsed["response"]["x_provenance"]["engine"] == '100%d"'
     assert parsed["response"]["x_provenance"]["seed"] == -3
     result = engine_pb2.SequenceResult(status_code=0, body=b"x")
-    line, good = lines.build(row_prefix("batch_ab"), attempt, result)
+    line, good = lines.build(row_prefix("batch_ab"), attempt, result, 0)
     assert not good
     assert line.endswith(b"}}\n")
     parsed = json.loads(line)
