@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["NotJSON", "decode"]
+__all__ = ["NotJSON", "decode", "keys_differ"]
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -27,13 +27,18 @@ def decode(data: bytes) -> Any:
     """Decode strictly; integers keep all their digits. Raises NotJSON."""
     try:
         value = _decode(data)
-        if _encode(value).count(b":") != data.count(b":") or (data.find(b"\\") >= 0 and _escapes_colon(data)):
+        if not keys_differ(data, value):
             _look_at_keys(data)
     except RecursionError:
         raise NotJSON("nested too deeply") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise NotJSON(_why(data, str(error))) from None
     return value
+
+
+def keys_differ(data: bytes, value: Any) -> bool:
+    """Tell whether no key is lost in what `data`, one JSON value or several, was decoded to; False when that isn't sure."""
+    return _encode(value).count(b":") == data.count(b":") and (data.find(b"\\") < 0 or not _escapes_colon(data))
 
 
 def _escapes_colon(data: bytes) -> bool:

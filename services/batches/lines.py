@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from haywain.strict_json import NotJSON, decode
+from haywain.strict_json import NotJSON
 from services.batches.record import Fault
 
-__all__ = ["CUSTOM_ID_LENGTH", "LineRules", "Remember", "Served"]
+__all__ = ["CONTENT", "CUSTOM_ID_LENGTH", "LineRules", "Remember", "Served", "custom_id_of", "not_json"]
 
 CUSTOM_ID_LENGTH = 512
 _QUOTED = 120
@@ -49,21 +49,29 @@ class LineRules:
         self._remember = remember
         self._check_content = _CONTENT[endpoint]
         self.model = ""
-        """As the first line that names one, or inherits one, asks for it."""
+        """As the first line that asks for a model that is served asks for it."""
         self._first = ""
 
-    def check(self, raw: bytes, line: int, offset: int) -> str | Fault:
-        """Check a line; answers the model it runs on, by its canonical id, or what is wrong."""
-        try:
-            record = decode(raw)
-        except NotJSON as error:
-            return Fault("invalid_json_line", f"This line is not parseable as valid JSON: {error}.", "", line)
+    def common(self, body: dict[str, Any]) -> tuple[str, frozenset[str]] | None:
+        """Tell what lines must have in common with one that passed to pass as well: the model that is named, and fields at most.
+
+        None where each line must be looked at.
+        """
+        name = body.get("model", self._default_model)
+        served = self._served.get(name) if self._served is not None else None
+        if served is None or served.fields is None:
+            return None
+        return name, served.fields - {"stream"}
+
+    def check(self, record: Any, line: int, offset: int) -> str | Fault:
+        """Check a decoded line; answers the model it runs on, by its canonical id, or what is wrong."""
         if type(record) is not dict:
             return Fault("invalid_json_line", f"This line is not a JSON object but {_kind(record)}.", "", line)
         try:
             custom_id, method, url, body = record["custom_id"], record["method"], record["url"], record["body"]
         except KeyError as missing:
-            self._note_id(record.get("custom_id"), line, offset)
+            if (custom_id := custom_id_of(record)) is not None:
+                self._remember(custom_id, line, offset)  # later lines with the id of a bad one are to know
             name = missing.args[0]
             return Fault("missing_required_parameter", f"Missing required parameter: '{name}'.", name, line)
         if type(custom_id) is not str or not 0 < len(custom_id) <= CUSTOM_ID_LENGTH:
@@ -96,10 +104,10 @@ class LineRules:
             name = next(name for name in body if name not in served.fields)
             message = f"No engine of the model {_quote(model)} honours the parameter {_quote(name)}."
             return Fault("unsupported_parameter", message, f"body.{name[:_QUOTED]}", line)
-        if not self._first:
-            self.model, self._first = model, served.model if served is not None else model
         if served is None or not served.here:
             return self._not_served(model, served, line)
+        if not self._first:
+            self.model, self._first = model, served.model
         if served.model != self._first and not self._mixed:
             both = f"the first asks for {_quote(self.model)}, this one for {_quote(model)}"
             return Fault("mismatched_model", f"All lines of a batch must ask for one model: {both}.", "body.model", line)
@@ -109,10 +117,16 @@ class LineRules:
         where = f" at {self._endpoint}" if served is not None else ""
         return Fault("model_not_found", f"The model {_quote(model)} is not served{where}.", "body.model", line)
 
-    def _note_id(self, custom_id: Any, line: int, offset: int) -> None:
-        """Let later lines with the id of a bad line know."""
-        if type(custom_id) is str and 0 < len(custom_id) <= CUSTOM_ID_LENGTH:
-            self._remember(custom_id, line, offset)
+
+def custom_id_of(record: Any) -> str | None:
+    """Find a line's custom_id, None when it has none that could be one."""
+    custom_id = record.get("custom_id") if type(record) is dict else None
+    return custom_id if type(custom_id) is str and 0 < len(custom_id) <= CUSTOM_ID_LENGTH else None
+
+
+def not_json(error: NotJSON, line: int) -> Fault:
+    """Make the fault of a line that can't be decoded."""
+    return Fault("invalid_json_line", f"This line is not parseable as valid JSON: {error}.", "", line)
 
 
 def _bad_custom_id(custom_id: Any, line: int) -> Fault:
@@ -163,6 +177,11 @@ def _bad_content(body: dict[str, Any], name: str, expected: str, line: int) -> F
     found = "is missing" if name not in body else f"is {_kind(body[name])}"
     return Fault("invalid_request", f"The body's '{name}' must be {expected}, but {found}.", f"body.{name}", line)
 
+
+CONTENT: dict[str, tuple[str, type]] = {
+    "/v1/chat/completions": ("messages", list), "/v1/completions": ("prompt", str), "/v1/embeddings": ("input", str)
+}  # fmt: skip
+"""By endpoint: the member of a body that says what to do, and the type that makes it right when it isn't empty."""
 
 _CONTENT = {"/v1/chat/completions": _chat, "/v1/completions": _completion, "/v1/embeddings": _embedding}
 _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}

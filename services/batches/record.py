@@ -8,7 +8,7 @@ import msgspec
 
 from services.batches.lifecycle import Status
 
-__all__ = ["Counts", "Defaults", "Fault", "Plan", "Record", "Shard", "Tokens", "from_row", "to_row"]
+__all__ = ["Counts", "Defaults", "Fault", "Plan", "Record", "Rejected", "Shard", "Tokens", "from_row", "to_row"]
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -18,6 +18,13 @@ class Fault(msgspec.Struct, frozen=True):
     message: str
     param: str = ""
     line: int = 0
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """A bad line, with its custom_id if it has one that could be one."""
+
+    fault: Fault
+    custom_id: str | None
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -33,6 +40,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     row_count: int
     shards: list[Shard]
+    rejected: int = 0
+    """Lines that run no more: they are in the blob of error lines."""
 
 
 class Defaults(msgspec.Struct, frozen=True):

@@ -19,19 +19,23 @@ class IdHashes:
     """The hashes of all ids, to be looked through at the end."""
 
     def __init__(self) -> None:
-        """Buckets keep what looking through them takes small."""
-        self._buckets = [array("q") for _ in range(_BUCKETS)]
-        self._appends = [bucket.append for bucket in self._buckets]
+        """Start with none."""
+        self._hashes = array("q")
+        self.append = self._hashes.append
+        """Remember an id by its hash."""
 
     def add(self, custom_id: str, line: int, offset: int) -> int:
         """Remember an id; answers 0: no line is known to have had it before."""
-        hashed = hash(custom_id)
-        self._appends[hashed % _BUCKETS](hashed)
+        self.append(hash(custom_id))
         return 0
 
     def repeated(self) -> bool:
         """Tell whether two ids may be equal."""
-        return any(len(set(bucket)) < len(bucket) for bucket in self._buckets)
+        buckets = [array("q") for _ in range(_BUCKETS)]  # what one set of them would take isn't small
+        appends = [bucket.append for bucket in buckets]
+        for hashed in self._hashes:
+            appends[hashed % _BUCKETS](hashed)
+        return any(len(set(bucket)) < len(bucket) for bucket in buckets)
 
 
 class SeenIds:

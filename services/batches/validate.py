@@ -3,37 +3,37 @@
 Runs in the validation process, streaming: memory is flat but for the table of ids (seen.py). Lines are split at the byte LF only
 and numbered physically from 1; one leading byte order mark, a CR before the LF and white-space lines are tolerated.
 
-The index has an entry of 16 bytes a row, little-endian: u64 byte offset of the line, u32 length without its end, u32 line number;
-sorted by (model, line). A row is the ordinal of its entry.
+Nearly all lines of nearly all files are good, and alike. So a piece of many lines is decoded by one call, and each record is only
+asked whether it is like one that passed the rules before (`_Pass.quickly`); any other is checked rule by rule (lines.py), and a
+piece that isn't one plain object a line is taken line by line (`_Pass.slowly`).
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
-from haywain.strict_json import NotJSON, decode
-from services.batches.lines import LineRules, Remember, Served
-from services.batches.record import Fault, Plan, Shard
+from haywain.strict_json import NotJSON, decode, keys_differ
+from services.batches.faults import Faults, Rejects
+from services.batches.index import INDEX_ENTRY, Index, Part
+from services.batches.lines import CONTENT, CUSTOM_ID_LENGTH, LineRules, Served, custom_id_of, not_json
+from services.batches.reading import pieces
+from services.batches.record import Fault, Plan
 from services.batches.seen import IdHashes, SeenIds
 
 __all__ = ["INDEX_ENTRY", "Order", "Verdict", "validate"]
 
-INDEX_ENTRY = struct.Struct("<QII")
-_BOM = b"\xef\xbb\xbf"
-_LF, _CR = b"\n\r"
-_BUFFER_BYTES = 1 << 20
-_CHUNK_BYTES = 1 << 16
+_decode_lines = msgspec.json.Decoder().decode_lines
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What to validate, by which rules, and where the index goes. `served` None: any model is accepted.
 
-    `members` are what the batch adds to bodies: the name in a body to the name in the batch.
+    `members` are what the batch adds to bodies: the name in a body to the name in the batch. `rejects_path`: where error lines of
+    bad lines go, with ids that begin with `row_prefix`; empty for nowhere. With `reject` the bad lines do no harm to the others.
     """
 
     input_path: str
@@ -48,112 +48,183 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     max_line_bytes: int
     max_errors: int
     shard_rows: int
+    reject: bool = False
+    rejects_path: str = ""
+    row_prefix: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What was found: a plan, and an index at `Order.index_path`, or faults and neither."""
+    """What was found: a plan, and an index at `Order.index_path`, or faults and neither; `good` counts the lines that could run."""
 
     model: str
     plan: Plan | None
     faults: list[Fault]
+    good: int = 0
+    rejects: Rejects = Rejects()
 
 
 def validate(order: Order) -> Verdict:
-    """Validate a file. Raises OSError; leaves no file behind then, or when there are faults."""
-    hashes = IdHashes()
-    verdict = _pass(order, hashes.add)
-    if not hashes.repeated():
-        return verdict
-    Path(order.index_path).unlink(missing_ok=True)
-    with open(order.input_path, "rb") as file:
-        return _pass(order, SeenIds(lambda offset: _id_at(file, offset)).add)
+    """Validate a file. Raises OSError; leaves no file behind then, nor one that the verdict has nothing for."""
+    try:
+        with open(order.input_path, "rb", buffering=0) as file:
+            hashes = IdHashes()
+            verdict = _pass(order, file, hashes)
+            if hashes.repeated():
+                verdict = _pass(order, file, SeenIds(lambda offset: _id_at(file, offset, order.max_line_bytes)))
+    except BaseException:
+        _remove(order.index_path, order.rejects_path)
+        raise
+    _remove("" if verdict.plan else order.index_path, "" if verdict.rejects.size_bytes else order.rejects_path)
+    return verdict
 
 
-def _pass(order: Order, remember: Remember) -> Verdict:
-    with open(order.input_path, "rb", buffering=_BUFFER_BYTES) as file:
-        rules = LineRules(order.endpoint, order.default_model, order.served, mixed_models=order.mixed_models, remember=remember)
-        index = _Index(Path(order.index_path))
-        faults = _Faults(order.max_errors)
+def _pass(order: Order, file: BinaryIO, seen: IdHashes | SeenIds) -> Verdict:
+    with open(order.rejects_path or os.devnull, "wb") as rejects:
+        faults = Faults(order.max_errors, rejects if order.rejects_path else None, order.row_prefix)
+        index = Index(Path(order.index_path))
+        rules = LineRules(order.endpoint, order.default_model, order.served, mixed_models=order.mixed_models, remember=seen.add)
         try:
-            rows = _check(file, order, rules, index, faults)
-            faults.whole += _whole(order, rows, index.models())
-            plan = None if faults else Plan(rows, index.finish(order.shard_rows))
-            return Verdict(rules.model, plan, faults.listed())
+            passing = _Pass(order, rules, index, faults, seen.append if isinstance(seen, IdHashes) else None)
+            passing.run(file.fileno())
+            faults.whole += _whole(order, passing.rows, index.models())
+            good = passing.rows - faults.count
+            bad = faults.whole or (faults.count and not order.reject)
+            plan = None if bad else Plan(good, index.finish(order.shard_rows), faults.count)
+            return Verdict(rules.model, plan, faults.listed(), good, faults.rejects())
         finally:
             index.close()
 
 
-def _check(file: BinaryIO, order: Order, rules: LineRules, index: _Index, faults: _Faults) -> int:
-    """Check every line; answers the number of rows, good and bad."""
-    rows = 0
-    clean = True
-    check, keep = rules.check, index.add
-    for line, offset, raw, length in _lines(file, order.max_line_bytes):
-        if rows >= order.max_lines:  # only their number is of interest
-            rows += raw is None or not raw.isspace()
-            continue
-        if raw is None:
-            faults.add(Fault("line_too_large", _too_large(order.max_line_bytes, length), "", line))
-            rows += 1
-            clean = False
-            continue
-        found = check(raw, line, offset)
+class _Pass:
+    """Where a pass is."""
+
+    def __init__(self, order: Order, rules: LineRules, index: Index, faults: Faults, note: Any) -> None:
+        """`note` takes the hash of a good line's id; None when each id must be looked up."""
+        self.rows = 0
+        """Lines that aren't only white space."""
+        self._line = 0
+        self._order = order
+        self._rules = rules
+        self._index = index
+        self._faults = faults
+        self._note = note
+        self._alike: dict[str, tuple[frozenset[str], Part]] = {}
+        """By a model's id or alias: the fields a body may have, and where rows of the model are indexed."""
+
+    def run(self, file: int) -> None:
+        """Go through a file."""
+        for offset, data, too_long in pieces(file, self._order.max_line_bytes):
+            if too_long:
+                self._one(None, offset, too_long)
+            elif not self._quickly(offset, data):
+                self._slowly(offset, data)
+            self._index.flush()
+
+    def _quickly(self, offset: int, data: bytes) -> bool:
+        """Take a piece whose lines are one object each, of good size, without more; False when it isn't like that."""
+        count = data.count(b"\n")
+        end = b"\r\n" if data.endswith(b"\r\n") else b"\n"
+        # A line that begins with { and one before it that ends with }: no value can reach over the two.
+        if data[:1] != b"{" or not data.endswith(b"}" + end) or data.count(b"}" + end + b"{") != count - 1:
+            return False
+        lengths = list(map(len, data.split(end)))
+        if self.rows + count > self._order.max_lines or max(lengths) > self._order.max_line_bytes:
+            return False
+        try:
+            records = _decode_lines(data)
+            if len(records) != count or not keys_differ(data, records):
+                return False
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return False
+        self._take(records, lengths, len(end), offset)
+        return True
+
+    def _take(self, records: list[Any], lengths: list[int], gap: int, offset: int) -> None:
+        """Index the records that are like earlier ones, check all others."""
+        name, kind = CONTENT[self._order.endpoint]
+        endpoint, default_model = self._order.endpoint, self._order.default_model
+        alike, pack = self._alike, INDEX_ENTRY.pack
+        note: Any = self._note
+        line = self._line
+        for record, length in zip(records, lengths, strict=False):  # behind the last line's end there is nothing
+            line += 1
+            try:
+                custom_id, body = record["custom_id"], record["body"]
+                content = body[name]
+                fields, part = alike[body.get("model", default_model)]
+                good = (
+                    record["url"] == endpoint
+                    and record["method"] == "POST"
+                    and type(custom_id) is str
+                    and 0 < len(custom_id) <= CUSTOM_ID_LENGTH
+                    and type(content) is kind
+                    and content
+                    and fields.issuperset(body)
+                )
+            except (LookupError, TypeError, AttributeError):
+                good = False
+            if good:
+                note(hash(custom_id))
+                part.buffer += pack(offset, length, line)
+            else:
+                self._line = line
+                self._check(record, offset, length)
+            offset += length + gap
+        self._line = line
+        self.rows += len(records)
+
+    def _slowly(self, offset: int, data: bytes) -> None:
+        """Take a piece line by line."""
+        lines = data.split(b"\n")
+        last = lines.pop()  # without an LF: nothing, or the end of the file, where a CR is content
+        for raw in lines:
+            self._one(raw, offset, len(raw) - raw.endswith(b"\r"))
+            offset += len(raw) + 1
+        if last:
+            self._one(last, offset, len(last))
+
+    def _one(self, raw: bytes | None, offset: int, length: int) -> None:
+        """Take a line; None for the bytes of one that is too long to be read."""
+        self._line += 1
+        if raw is not None and (not raw or raw.isspace()):
+            return
+        self.rows += 1
+        if self.rows > self._order.max_lines:  # only their number is of interest
+            return
+        if raw is None or length > self._order.max_line_bytes:
+            self._faults.add(_too_large(self._order.max_line_bytes, length, self._line), None)
+            return
+        try:
+            record = decode(raw)
+        except NotJSON as error:
+            self._faults.add(not_json(error, self._line), None)
+            return
+        self._check(record, offset, length)
+
+    def _check(self, record: Any, offset: int, length: int) -> None:
+        """Check a decoded line by the rules."""
+        found = self._rules.check(record, self._line, offset)
         if isinstance(found, Fault):
-            if raw.isspace():
-                continue
-            faults.add(found)
-            clean = False
-        elif clean:
-            keep(found, offset, length, line)
-        rows += 1
-    return rows
+            self._faults.add(found, custom_id_of(record))
+            return
+        part = self._index.part(found)
+        part.buffer += INDEX_ENTRY.pack(offset, length, self._line)
+        common = self._rules.common(record["body"]) if self._note is not None else None
+        if common is not None:
+            name, fields = common
+            self._alike[name] = fields, part
 
 
-def _lines(file: BinaryIO, limit: int) -> Iterator[tuple[int, int, bytes | None, int]]:
-    """Yield line number, byte offset, bytes, and length without the line's end; None for the bytes of one that is too long."""
-    offset = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
-    file.seek(offset)
-    line = 0
-    room = limit + 2  # for the line's end
-    readline = file.readline
-    while raw := readline(room):
-        line += 1
-        size = len(raw)
-        length = _length(raw, size)
-        if length <= limit:
-            yield line, offset, raw, length
-        else:
-            size, length = _skip(file, raw)
-            yield line, offset, None, length
-        offset += size
-
-
-def _length(raw: bytes, size: int) -> int:
-    """Measure without LF or CR LF; a CR that ends the file is content."""
-    if raw[-1] != _LF:
-        return size
-    return size - 2 if size > 1 and raw[-2] == _CR else size - 1
-
-
-def _skip(file: BinaryIO, raw: bytes) -> tuple[int, int]:
-    """Read a long line to its end and forget it; its size with and without the end."""
-    size, tail = len(raw), raw[-2:]
-    while not tail.endswith(b"\n") and (chunk := file.readline(_CHUNK_BYTES)):
-        size += len(chunk)
-        tail = (tail + chunk)[-2:]
-    return size, size - len(tail) + _length(tail, len(tail))
-
-
-def _id_at(file: BinaryIO, offset: int) -> object:
-    file.seek(offset)
+def _id_at(file: BinaryIO, offset: int, limit: int) -> object:
+    data = os.pread(file.fileno(), limit + 2, offset)
     try:
-        return decode(file.readline())["custom_id"]
+        return decode(data.split(b"\n", 1)[0])["custom_id"]
     except (NotJSON, LookupError, TypeError):
         return None
 
 
-def _too_large(limit: int, length: int) -> str:
-    return f"The line is too large: at most {limit} bytes, but it has {length}."
+def _too_large(limit: int, length: int, line: int) -> Fault:
+    return Fault("line_too_large", f"The line is too large: at most {limit} bytes, but it has {length}.", "", line)
 
 
 def _whole(order: Order, rows: int, models: list[str]) -> list[Fault]:
@@ -177,87 +248,7 @@ def _whole(order: Order, rows: int, models: list[str]) -> list[Fault]:
     return faults
 
 
-class _Faults:
-    """Those of the whole file, and those of lines: all up to a limit, the rest counted."""
-
-    def __init__(self, limit: int) -> None:
-        self.whole: list[Fault] = []
-        self._lines: list[Fault] = []
-        self._limit = limit
-        self._more = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._lines or self.whole)
-
-    def add(self, fault: Fault) -> None:
-        if len(self._lines) < self._limit:
-            self._lines.append(fault)
-        else:
-            self._more += 1
-
-    def listed(self) -> list[Fault]:
-        closing = [Fault("too_many_errors", f"{self._more} more lines are bad and not listed here.")] if self._more else []
-        return [*self.whole, *self._lines, *closing]
-
-
-class _Index:
-    """Index entries, a file for each model while they come; joined in the order of models at the end."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._parts: dict[str, _Part] = {}
-
-    def add(self, model: str, offset: int, length: int, line: int) -> None:
-        try:
-            part = self._parts[model]
-        except KeyError:
-            part = self._parts[model] = _Part(self._path.with_name(f"{self._path.name}.{len(self._parts)}"))
-        part.buffer += INDEX_ENTRY.pack(offset, length, line)
-        if len(part.buffer) >= _CHUNK_BYTES:
-            part.flush()
-
-    def models(self) -> list[str]:
-        return sorted(self._parts)
-
-    def finish(self, shard_rows: int) -> list[Shard]:
-        """Join; answers the shards."""
-        shards: list[Shard] = []
-        first = 0
-        try:
-            with self._path.open("wb") as whole:
-                for model in self.models():
-                    rows = self._parts[model].copy_to(whole) // INDEX_ENTRY.size
-                    starts = range(0, rows, shard_rows)
-                    shards += [Shard(model, first + start, min(shard_rows, rows - start)) for start in starts]
-                    first += rows
-        except BaseException:
-            self._path.unlink(missing_ok=True)
-            raise
-        return shards
-
-    def close(self) -> None:
-        """Remove what was written on the way."""
-        for part in self._parts.values():
-            part.path.unlink(missing_ok=True)
-
-
-class _Part:
-    """One model's entries; on disk only when they are many."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.buffer = bytearray()
-        self._written = 0
-
-    def flush(self) -> None:
-        with self.path.open("ab") as file:
-            self._written += file.write(self.buffer)
-        self.buffer.clear()
-
-    def copy_to(self, whole: BinaryIO) -> int:
-        """Append all entries; answers their size."""
-        if self._written:
-            with self.path.open("rb") as file:
-                while data := file.read(_BUFFER_BYTES):
-                    whole.write(data)
-        return self._written + whole.write(self.buffer)
+def _remove(*paths: str) -> None:
+    for path in paths:
+        if path:
+            Path(path).unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -63,5 +64,6 @@ class Validator:
 def _begin(parent: int) -> None:
     """Run first in the process: die with the service; leave Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.set_threshold(50_000, 20, 20)  # what is decoded has no cycles, and a lot of it comes and goes
     os.environ[orphans.PARENT_VARIABLE] = str(parent)
     orphans.die_with_parent()
