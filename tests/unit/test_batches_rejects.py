@@ -107,7 +107,8 @@ ODD = [
     line("f", body=body(model="parrot")), line("g", body=body(model="org/other")), line("h", body=body(nope=1)), b" " + line("i"),
     line("j") + b" ", line("k", body=[]), line(None), line("l" * 600), line("m", drop="url"), line("n", body=body(model=[])),
     line("o", body=body(messages=[])), line("p", body=body(messages="x")), line("q") + b"\r\r", line("r").replace(b":", b"\\u003a"),
-    b'{"a":"' + b"x" * 2_000 + b'"}', b"\xef\xbb\xbf" + line("s"), b"\xff", b'{"a":1e400}', b"{\r}", line("t").replace(b"{", b"{\n", 1),
+    b'{"a":"' + b"x" * 2_000 + b'"}', b"\xef\xbb\xbf" + line("s"), b"\xff", b'{"a":1e400}', b"{\r}",
+    line("t").replace(b"{", b"{\n", 1),
 ]  # fmt: skip
 
 
@@ -116,14 +117,13 @@ ODD = [
     lines=st.lists(st.sampled_from(ODD), min_size=1, max_size=12),
     copies=st.integers(0, 3),
     end=st.sampled_from([b"\n", b"\r\n"]),
-    final=st.booleans(),
-    reject=st.booleans(),
-    mixed=st.booleans(),
+    flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
 )
 def test_quick_or_slow_the_verdict_is_the_same(
-    run: Run, order: Order, lines: list[bytes], copies: int, end: bytes, final: bool, reject: bool, mixed: bool
+    run: Run, order: Order, lines: list[bytes], copies: int, end: bytes, flags: tuple[bool, bool, bool]
 ) -> None:
     """Whatever stands beside what, taking many lines by one call finds what taking them one by one finds."""
+    final, reject, mixed = flags
     data = end.join([line(f"first{n}") for n in range(copies)] + lines) + (end if final else b"")
     terms = {"reject": reject, "mixed_models": mixed, "max_line_bytes": 1_500, "rejects_path": f"{order.index_path}-bad"}
     outcomes = []
