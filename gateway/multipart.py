@@ -16,7 +16,8 @@ from haywain import errors
 __all__ = ["Form", "plain_name"]
 
 MAX_FIELD_BYTES = 1_024
-MAX_NAME_BYTES = 2_048
+MAX_NAME_BYTES = 1_200
+"""300 characters of the longest kind"""
 MAX_PARTS = 16
 
 

@@ -12,7 +12,9 @@ from services.files.measure import not_jsonl
 __all__ = ["check_expiry", "check_name", "check_purpose", "check_request_id", "lifetime"]
 
 MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3_600, 2_592_000
-MAX_NAME_BYTES, MAX_REQUEST_ID_BYTES = 2_048, 512
+MAX_NAME_BYTES = 1_200
+"""300 characters of the longest kind"""
+MAX_REQUEST_ID_BYTES = 512
 _PURPOSE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 

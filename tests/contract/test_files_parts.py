@@ -115,7 +115,7 @@ async def test_limits_name_both_numbers(seam: Seam, data_dir: Path) -> None:
     [
         ({"filename": ""}, "filename"),
         ({"filename": "a.csv"}, "filename"),
-        ({"filename": "x" * 2_049}, "filename"),
+        ({"filename": "x" * 1_201}, "filename"),
         ({"purpose": ""}, "purpose"),
         ({"size_bytes": -1}, "bytes"),
         ({"mime_type": "x" * 256}, "mime_type"),

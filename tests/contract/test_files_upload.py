@@ -55,7 +55,7 @@ async def test_other_purposes_take_any_bytes_and_never_expire(grpc_stub: Any) ->
 
 
 async def test_names_are_not_unique(grpc_stub: Any) -> None:
-    """The same name and bytes can be uploaded twice, and any name of up to 2,048 bytes is kept as it is."""
+    """The same name and bytes can be uploaded twice, and any name of up to 1,200 bytes is kept as it is."""
     first = await upload(grpc_stub, LINE, filename="Anfragen für Ü😀.jsonl")
     second = await upload(grpc_stub, LINE, filename="Anfragen für Ü😀.jsonl")
     assert first.file_id < second.file_id
@@ -82,7 +82,7 @@ async def test_purpose_may_come_last(grpc_stub: Any, clock: FakeClock, data_dir:
         ({"purpose": "two words"}, "purpose", "invalid_value"),
         ({"purpose": "x" * 65}, "purpose", "invalid_value"),
         ({"filename": ""}, "file", "invalid_value"),
-        ({"filename": "x" * 2_043 + ".jsonl"}, "file", "invalid_value"),
+        ({"filename": "x" * 1_195 + ".jsonl"}, "file", "invalid_value"),
         ({"filename": "a\r\nb.jsonl"}, "file", "invalid_value"),
         ({"filename": "in.csv"}, "file", "invalid_value"),
         ({"filename": "in.jsonl.gz"}, "file", "invalid_value"),
