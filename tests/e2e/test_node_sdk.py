@@ -115,8 +115,9 @@ def test_completions_and_embeddings(script: Script) -> None:
     """The other two endpoints; embeddings come as base64, which the SDK asks for and unpacks by itself."""
     seen = script("others.mjs")
     assert (seen["plain"]["object"], seen["plain"]["choices"][0]["finish_reason"]) == ("text_completion", "stop")
-    assert "once upon" in seen["plain"]["choices"][0]["text"]
-    assert "".join(chunk["choices"][0]["text"] for chunk in seen["chunks"] if chunk["choices"]) == seen["plain"]["choices"][0]["text"]
+    text = seen["plain"]["choices"][0]["text"]
+    assert "once upon" in text
+    assert "".join(choice["text"] for chunk in seen["chunks"] for choice in chunk["choices"]) == text
     assert [one["index"] for one in seen["embeddings"]["data"]] == [0, 1]
     for one in seen["embeddings"]["data"]:
         assert abs(sum(x * x for x in one["embedding"]) - 1) < 1e-4
