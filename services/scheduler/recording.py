@@ -16,7 +16,7 @@ from services.scheduler.results import ResultLines, unrun_line
 
 __all__ = ["Recorder"]
 
-_TOKENS_MAX = 1 << 32
+_TOKEN_BITS = 32
 _log = log.get()
 
 
@@ -92,7 +92,8 @@ class Recorder:
 
 
 def _tokens(used: engine_pb2.Usage) -> tuple[int, int, int, int]:
-    tokens = used.input_tokens, used.cached_tokens, used.output_tokens, used.reasoning_tokens
-    if min(tokens) >= 0 and max(tokens) <= _TOKENS_MAX:
-        return tokens
-    return tuple(min(max(count, 0), _TOKENS_MAX) for count in tokens)  # type: ignore[return-value]  # four stay four
+    given, cached, output, reasoning = used.input_tokens, used.cached_tokens, used.output_tokens, used.reasoning_tokens
+    if (given | cached | output | reasoning) >> _TOKEN_BITS:  # one is negative or absurd
+        most = (1 << _TOKEN_BITS) - 1
+        return tuple(min(max(count, 0), most) for count in (given, cached, output, reasoning))  # type: ignore[return-value]
+    return given, cached, output, reasoning

@@ -16,6 +16,7 @@ _raw = msgspec.json.Decoder(msgspec.Raw)
 _NONCE = os.urandom(6).hex().encode()
 """Makes request ids differ between two lives of the scheduler."""
 
+_LF, _CR = b"\n\r"
 _UNRUN = b'%b%08x","custom_id":%b,"response":null,"error":{"code":%b,"message":%b,"line":%d}}\n'
 _GOOD_TAIL = b',"error":null}\n'
 _BAD_TAIL = b',"error":{"code":%b,"message":%b,"line":%d}}\n'
@@ -31,7 +32,7 @@ def clean_body(body: bytes) -> bytes | None:
     """Give an engine's JSON object as one line of ASCII; None when it isn't that."""
     try:
         _raw.decode(body)
-        if b"\n" in body or b"\r" in body or body[:1] != b"{":
+        if _LF in body or _CR in body or body[:1] != b"{":
             body = msgspec.json.format(body, indent=-1)
         body = ascii_json(body)
     except (msgspec.DecodeError, RecursionError, ValueError):
