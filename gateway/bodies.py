@@ -168,6 +168,7 @@ class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
 
     prompt: str | list[Any]
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    echo: bool | None = None
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
