@@ -24,6 +24,7 @@ class CompletionRequest(Sampling, forbid_unknown_fields=True, kw_only=True, gc=F
 
     prompt: _Given
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=5)] | None = None
+    echo: bool | None = None
 
     @property
     def prompts(self) -> list[Input]:

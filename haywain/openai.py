@@ -27,7 +27,7 @@ CHAT_FIELDS = frozenset(
 )  # fmt: skip
 """Body fields of /v1/chat/completions that an engine may honour; `stream` never in a batch."""
 
-COMPLETION_FIELDS = CHAT_FIELDS - {"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"} | {"prompt"}
+COMPLETION_FIELDS = CHAT_FIELDS - {"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"} | {"prompt", "echo"}
 """The same of /v1/completions."""
 
 EMBEDDING_FIELDS = frozenset({"model", "input", "dimensions", "encoding_format", "user"})

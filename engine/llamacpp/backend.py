@@ -25,10 +25,9 @@ from engine.llamacpp import policy, weights
 from engine.llamacpp.messages import Delta, Ended, Open
 from engine.llamacpp.model import MAX_SLOTS
 from engine.llamacpp.pool import Pool
-from engine.llamacpp.prepare import FIELDS, Prepared, prepare
+from engine.llamacpp.prepare import Prepared, Preparer
 from engine.llamacpp.row import Row
 from engine.llamacpp.vocabulary import Vocabulary
-from engine.prompt import ChatTemplate
 from haywain import log
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import HaywainError, SettingsError
@@ -61,10 +60,10 @@ class LlamaCppBackend:
         weights.check(self._path)
         self._path = self._path.absolute()
         self._vocabulary = Vocabulary.load(self._path)
-        self._template = ChatTemplate(self._vocabulary)
         self.version = f"llama-cpp-python {version('llama-cpp-python')}"
         self._decoders = settings.workers or _cores()
         self._wanted = _wanted(settings, self._path, self._vocabulary, self._decoders)
+        self._preparer = Preparer(self._vocabulary, self._wanted.context_length)
         self.slots = self._decoders * self._wanted.slots
         self.lookahead = self.slots
         self._model = settings.model
@@ -92,8 +91,8 @@ class LlamaCppBackend:
             aliases=aliases,
             digest=digest,
             context_length=self._wanted.context_length,
-            endpoints=["/v1/chat/completions"],
-            fields=sorted(FIELDS),
+            endpoints=self._preparer.endpoints,
+            fields=self._preparer.fields,
             owned_by=self._vocabulary.metadata("general.organization") or "haywain",
         )
         description.create_time.FromSeconds(int(self._path.stat().st_mtime))
@@ -131,7 +130,7 @@ class LlamaCppBackend:
         for row, sequence in arrived:
             outcome: Prepared | HaywainError
             try:
-                outcome = prepare(sequence, self._template, self._wanted.context_length, self._vocabulary.size)
+                outcome = self._preparer.prepare(sequence)
             except HaywainError as error:
                 outcome = error
             except Exception:  # noqa: BLE001 - a defect here must cost one row, not the thread

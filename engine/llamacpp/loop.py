@@ -13,10 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.llamacpp import policy
-from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, FromDecoder
+from engine.llamacpp.grammar import Grammar
+from engine.llamacpp.messages import Begin, Cancel, Chance, Delta, Ended, FromDecoder
 from engine.llamacpp.model import Model
-from engine.llamacpp.sampling import Logits, Sampler, is_plain_greedy
+from engine.llamacpp.sampling import Logits, Sampler, StuckError, is_plain_greedy, likeliest
 from engine.llamacpp.text import Text
+from engine.llamacpp.vocabulary import Vocabulary
 
 __all__ = ["Loop"]
 
@@ -24,7 +26,7 @@ __all__ = ["Loop"]
 class _Sequence:
     """A sequence in a slot: prefilling until all of its prompt is evaluated, then decoding."""
 
-    def __init__(self, begin: Begin, slot: int) -> None:
+    def __init__(self, begin: Begin, slot: int, vocabulary: Vocabulary) -> None:
         self.begin = begin
         self.slot = slot
         self.prompt = np.frombuffer(begin.tokens, np.int32)
@@ -33,8 +35,23 @@ class _Sequence:
         """the token to evaluate next, once decoding"""
         self.output = 0
         self.text = Text(begin.stops)
-        self.sampler = None if is_plain_greedy(begin.sampling) else Sampler(begin.sampling, self.prompt)
+        self.sampler = self._sampler(vocabulary)
+        self.chances: list[tuple[int, Chance]] = []
+        """not told yet, each with where its token begins in the text"""
         self.since = time.monotonic()
+
+    def _sampler(self, vocabulary: Vocabulary) -> Sampler | None:
+        """Make what chooses tokens where the best one won't do."""
+        begin = self.begin
+        if is_plain_greedy(begin.sampling) and not begin.grammar:
+            return None
+        return Sampler(begin.sampling, self.prompt, Grammar(vocabulary, begin.grammar) if begin.grammar else None)
+
+    def told(self, end: int) -> list[Chance]:
+        """Take the chances of the tokens that begin before `end`."""
+        taken = [chance for start, chance in self.chances if start < end]
+        del self.chances[: len(taken)]
+        return taken
 
     @property
     def left(self) -> int:
@@ -87,7 +104,7 @@ class Loop:
     def _admit(self) -> None:
         while self._waiting and self._free:
             _, _, begin = heapq.heappop(self._waiting)
-            self._running[begin.run] = _Sequence(begin, heapq.heappop(self._free))
+            self._running[begin.run] = _Sequence(begin, heapq.heappop(self._free), self._vocabulary)
 
     def _split(self) -> tuple[list[_Sequence], list[_Sequence]]:
         """Give who decodes, by slot, and who prefills, the most urgent first."""
@@ -128,28 +145,48 @@ class Loop:
                     token = sequence.sampler.choose(row)  # noqa: PLW2901 - the best one was a guess
                 elif not np.isfinite(row[token]):
                     raise ValueError("the model's logits are not finite")
+            except StuckError:
+                self._end(sequence, "stuck")
             except ValueError:
                 self._end(sequence, "error")
             else:
+                if sequence.begin.logprobs >= 0:
+                    sequence.chances.append((sequence.text.size, self._chance(row, token, sequence.begin.logprobs)))
                 self._append(sequence, token)
+
+    def _chance(self, logits: Logits, token: int, count: int) -> Chance:
+        written = self._vocabulary.written
+        logprob, top = likeliest(logits, token, count)
+        return Chance(written(token), logprob, [(written(other), chance) for other, chance in top])
 
     def _append(self, sequence: _Sequence, token: int) -> None:
         sequence.next = token
         sequence.output += 1
-        if self._vocabulary.ends(token) or sequence.text.add(self._vocabulary.piece(token)):
+        if self._vocabulary.ends(token):
+            del sequence.chances[-1:]  # it is no part of the text
+            self._end(sequence, "stop")
+        elif sequence.text.add(self._vocabulary.piece(token)):
+            sequence.chances = [(start, chance) for start, chance in sequence.chances if start < sequence.text.size]
             self._end(sequence, "stop")
         elif sequence.output >= sequence.begin.max_output:
             self._end(sequence, "length")
         elif sequence.begin.stream and (text := sequence.text.take()):
-            self._events.append(Delta(sequence.begin.run, text))
+            self._events.append(Delta(sequence.begin.run, text, sequence.told(sequence.text.told)))
 
     def _end(self, sequence: _Sequence, finish: str) -> None:
         del self._running[sequence.begin.run]
         self._model.forget(sequence.slot)
         heapq.heappush(self._free, sequence.slot)
         run_ms = int((time.monotonic() - sequence.since) * 1000)
-        text = sequence.text.rest()
-        self._events.append(Ended(run=sequence.begin.run, text=text, finish=finish, output_tokens=sequence.output, run_ms=run_ms))
+        ended = Ended(
+            run=sequence.begin.run,
+            text=sequence.text.rest(),
+            finish=finish,
+            output_tokens=sequence.output,
+            run_ms=run_ms,
+            chances=[chance for _, chance in sequence.chances],
+        )
+        self._events.append(ended)
 
     def _cancel(self, run: int) -> None:
         sequence = self._running.get(run)

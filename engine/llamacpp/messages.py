@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 __all__ = [
-    "LENGTH", "Begin", "Cancel", "Delta", "Ended", "FromDecoder", "Open", "Ready", "Refused", "Sampling", "ToDecoder", "frame",
-    "from_decoder", "to_decoder",
+    "LENGTH", "Begin", "Cancel", "Chance", "Delta", "Ended", "FromDecoder", "Open", "Ready", "Refused", "Sampling", "ToDecoder",
+    "frame", "from_decoder", "to_decoder",
 ]  # fmt: skip
 
 LENGTH: Final = 4
@@ -55,6 +55,10 @@ class Begin(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True
     sampling: Sampling
     lane: int
     stream: bool
+    grammar: str = ""
+    """GBNF that the text must follow; empty: any text"""
+    logprobs: int = -1
+    """how many alternatives to tell with each token's log-probability; -1: nothing"""
 
 
 class Cancel(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -76,11 +80,23 @@ class Refused(msgspec.Struct, array_like=True, tag=True, frozen=True):
     reason: str
 
 
+class Chance(msgspec.Struct, array_like=True, frozen=True):
+    """How likely a chosen token was, by the model alone: before temperature, penalties, bias and grammar."""
+
+    piece: bytes
+    """what the token adds to the text; for a control token, how it is written"""
+    logprob: float
+    top: list[tuple[bytes, float]]
+    """the likeliest tokens in its place, the best first"""
+
+
 class Delta(msgspec.Struct, array_like=True, tag=True, frozen=True):
     """More text of a streamed sequence."""
 
     run: int
     text: str
+    chances: list[Chance] = []
+    """of the tokens in the text, where wanted"""
 
 
 class Ended(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True):
@@ -90,11 +106,13 @@ class Ended(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True
     text: str
     """all of it, or what no Delta told yet"""
     finish: str
-    """stop, length, cancelled, or error"""
+    """stop, length, cancelled, error (the logits are no numbers), or stuck (no token fits the grammar)"""
     output_tokens: int
     run_ms: int
     """milliseconds in the slot"""
     cached_tokens: int = 0
+    """prompt tokens that were in the KV cache already"""
+    chances: list[Chance] = []
 
 
 ToDecoder = Open | Begin | Cancel

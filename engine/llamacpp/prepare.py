@@ -2,78 +2,160 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from engine import invalid
 from engine.chat import ChatRequest, parse_chat
-from engine.llamacpp import policy
+from engine.completion import CompletionRequest, Input, parse_completion
+from engine.llamacpp import policy, schema
+from engine.llamacpp.grammar import BadGrammarError, Grammar
 from engine.llamacpp.messages import Sampling
+from engine.llamacpp.vocabulary import Vocabulary
 from engine.prompt import ChatTemplate
+from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import InvalidRequest
 
-__all__ = ["FIELDS", "Prepared", "prepare"]
+__all__ = ["CHAT", "COMPLETIONS", "Prepared", "Preparer", "Prompt"]
 
-FIELDS = frozenset(
-    {
-        "model", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed",
-        "presence_penalty", "frequency_penalty", "repeat_penalty", "logit_bias", "n", "chat_template_kwargs", "user", "metadata",
-        "stream", "stream_options",
-    }
-)  # fmt: skip
-"""Body fields that are honoured."""
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+_FIELDS: Final = {CHAT: openai.CHAT_FIELDS, COMPLETIONS: openai.COMPLETION_FIELDS}
+_COMPLETION_TOKENS: Final = 16
+"""what /v1/completions generates when a request doesn't say, as the public API does"""
+_SEEDS: Final = 2**63
 
-_SEEDS = 2**63
+
+class Prompt(msgspec.Struct, frozen=True):
+    """One prompt of a request; a chat has one."""
+
+    tokens: bytes
+    """int32 each"""
+    count: int
+    max_output: int
+    echo: str = ""
+    """what stands before the answer's text"""
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is ready to run."""
+    """A request that is ready to run: every prompt with every sampling."""
 
-    request: ChatRequest
-    prompt: bytes
-    """tokens, int32 each"""
-    prompt_tokens: int
-    max_output: int
+    chat: bool
+    prompts: list[Prompt]
     stops: list[bytes]
     samplings: list[Sampling]
-    """one for each of the `n` choices"""
+    """one for each of the `n` choices of a prompt"""
     seed: int | None
     """the one that was used, None where nothing is drawn"""
+    grammar: str
+    logprobs: int
+    """alternatives to tell with each token; -1: no log-probabilities"""
+    include_usage: bool
 
 
-def prepare(sequence: pb.Sequence, template: ChatTemplate, context_length: int, vocabulary_size: int) -> Prepared:
-    """Make it ready. Raises InvalidRequest; code `context_length_exceeded` when the prompt leaves no room for a token."""
-    request = parse_chat(sequence.request, FIELDS)
-    strange = next((token for token in request.logit_bias or {} if len(token) > 9 or int(token) >= vocabulary_size), None)
-    if strange is not None:
-        raise invalid.invalid_value("logit_bias", f"token ids are below {vocabulary_size}, but one is {strange[:20]}")
-    tokens = template.tokens(request.for_template(), request.chat_template_kwargs)
-    if not tokens:
-        raise InvalidRequest("The prompt has no tokens.", param="messages")
-    max_output = policy.fit(len(tokens), request.max_output, context_length)
-    if max_output < 1:
-        raise InvalidRequest(
-            f"This model's maximum context length is {context_length} tokens. However, your messages resulted in {len(tokens)} "
-            "tokens, and at least 1 is needed for the answer.",
-            code="context_length_exceeded",
-            param="messages",
+class Preparer:
+    """Prepares requests for one model. Not for two threads at a time."""
+
+    def __init__(self, vocabulary: Vocabulary, context_length: int) -> None:
+        """Compile the chat template, if the model has one. Raises SettingsError when it can't be compiled."""
+        self._vocabulary = vocabulary
+        self._context = context_length
+        self._template = ChatTemplate(vocabulary) if vocabulary.chat_template else None
+        self._compiles = functools.lru_cache(maxsize=256)(self._compile)
+
+    @property
+    def endpoints(self) -> list[str]:
+        """What can be answered: without a template no chats."""
+        return [CHAT, COMPLETIONS] if self._template is not None else [COMPLETIONS]
+
+    @property
+    def fields(self) -> list[str]:
+        """Body fields that are honoured, on any endpoint."""
+        return sorted(frozenset().union(*(_FIELDS[endpoint] for endpoint in self.endpoints)))
+
+    def prepare(self, sequence: pb.Sequence) -> Prepared:
+        """Make it ready. Raises InvalidRequest; code `context_length_exceeded` when a prompt leaves no room for a token."""
+        if sequence.endpoint == COMPLETIONS:
+            return self._completion(parse_completion(sequence.request))
+        return self._chat(parse_chat(sequence.request))
+
+    def _chat(self, request: ChatRequest) -> Prepared:
+        if self._template is None:
+            raise InvalidRequest("The model has no chat template, so it can't answer chats.", code="invalid_url", param="url")
+        tokens = self._template.tokens(request.for_template(), request.chat_template_kwargs)
+        prompt = self._prompt(tokens, request.max_output, "messages")
+        return self._prepared(request, [prompt], (request.top_logprobs or 0) if request.logprobs else -1)
+
+    def _completion(self, request: CompletionRequest) -> Prepared:
+        if request.echo and request.logprobs is not None:
+            raise invalid.invalid_value("echo", "it is not possible with 'logprobs', which are of generated tokens only")
+        prompts = [self._given(given, request) for given in request.prompts]
+        return self._prepared(request, prompts, -1 if request.logprobs is None else request.logprobs)
+
+    def _given(self, given: Input, request: CompletionRequest) -> Prompt:
+        """Take a prompt as it is written: control texts are control tokens, and `bos` comes first where the model wants it."""
+        vocabulary = self._vocabulary
+        if isinstance(given, str):
+            tokens = vocabulary.tokenise(given, special=True)
+            if (vocabulary.adds_bos or not tokens) and vocabulary.bos >= 0 and tokens[:1] != [vocabulary.bos]:
+                tokens = [vocabulary.bos, *tokens]
+        else:
+            tokens = given
+            if max(tokens) >= vocabulary.size:
+                raise invalid.invalid_value("prompt", f"token ids are below {vocabulary.size}, but one is {max(tokens)}")
+        echo = ""
+        if request.echo:
+            echo = given if isinstance(given, str) else b"".join(map(vocabulary.written, given)).decode("utf-8", "replace")
+        return self._prompt(tokens, request.max_tokens or _COMPLETION_TOKENS, "prompt", echo)
+
+    def _prompt(self, tokens: list[int], wanted: int | None, param: str, echo: str = "") -> Prompt:
+        if not tokens:
+            raise InvalidRequest("The prompt has no tokens.", param=param)
+        max_output = policy.fit(len(tokens), wanted, self._context)
+        if max_output < 1:
+            raise InvalidRequest(
+                f"This model's maximum context length is {self._context} tokens. However, your {param} resulted in {len(tokens)} "
+                "tokens, and at least 1 is needed for the answer.",
+                code="context_length_exceeded",
+                param=param,
+            )
+        return Prompt(np.asarray(tokens, np.int32).tobytes(), len(tokens), max_output, echo)
+
+    def _prepared(self, request: ChatRequest | CompletionRequest, prompts: list[Prompt], logprobs: int) -> Prepared:
+        size = self._vocabulary.size
+        strange = next((token for token in request.logit_bias or {} if len(token) > 9 or int(token) >= size), None)
+        if strange is not None:
+            raise invalid.invalid_value("logit_bias", f"token ids are below {size}, but one is {strange[:20]}")
+        grammar = schema.gbnf(request.response_format)
+        if grammar and (reason := self._compiles(grammar)):
+            raise invalid.invalid_value("response_format", f"the schema's grammar can't be used: {reason}")
+        samplings, seed = _samplings(request)
+        return Prepared(
+            chat=isinstance(request, ChatRequest),
+            prompts=prompts,
+            stops=[stop.encode() for stop in request.stops],
+            samplings=samplings,
+            seed=seed,
+            grammar=grammar,
+            logprobs=logprobs,
+            include_usage=request.include_usage,
         )
-    samplings, seed = _samplings(request)
-    return Prepared(
-        request=request,
-        prompt=np.asarray(tokens, np.int32).tobytes(),
-        prompt_tokens=len(tokens),
-        max_output=max_output,
-        stops=[stop.encode() for stop in request.stops],
-        samplings=samplings,
-        seed=seed,
-    )
+
+    def _compile(self, grammar: str) -> str:
+        """Tell what is wrong with a grammar, nothing if it can be used."""
+        try:
+            Grammar(self._vocabulary, grammar).close()
+        except BadGrammarError as error:
+            return str(error)
+        return ""
 
 
-def _samplings(request: ChatRequest) -> tuple[list[Sampling], int | None]:
+def _samplings(request: ChatRequest | CompletionRequest) -> tuple[list[Sampling], int | None]:
     """Give how each choice is drawn; choice i's seed is the request's plus i, so that choices differ and repeat."""
     temperature = request.temperature or 0.0
     seed = request.seed if request.seed is not None or not temperature else int.from_bytes(os.urandom(4))

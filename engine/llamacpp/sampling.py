@@ -3,6 +3,9 @@
 Greedy rows are one argmax over the whole step (loop.py). All else is done here in numpy, a row at a time, with a generator of the
 row's own: a seed gives the same tokens whatever runs beside it, as far as the logits do.
 
+With a grammar, the chosen token is looked at; only when it doesn't fit is another one chosen, among those that do. That is as good
+as looking at all of them first: what a refused draw leaves is the same distribution over the others.
+
 Order of operations: logit_bias, penalties, temperature, top_k, top_p, min_p. Presence and frequency penalties count generated
 tokens only; the repeat penalty looks at the prompt as well.
 """
@@ -14,9 +17,10 @@ import random
 import numpy as np
 import numpy.typing as npt
 
+from engine.llamacpp.grammar import Grammar
 from engine.llamacpp.messages import Sampling
 
-__all__ = ["Sampler", "is_plain_greedy"]
+__all__ = ["Sampler", "StuckError", "is_plain_greedy", "likeliest"]
 
 Logits = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
@@ -24,6 +28,16 @@ _BLOCK = 256
 """logits whose sum is taken at once"""
 _NEAR = (0.05, 0.005, 0.0005, 1e-5, -1.0)
 """what is looked at for the largest weights, one threshold after another: sorting few is fast, and few are enough nearly always"""
+
+
+_FIRST = 64
+"""the best tokens that are held against a grammar before all of them are"""
+_LEAST = -9_999.0
+"""what stands for a log-probability of minus infinity, which JSON doesn't have"""
+
+
+class StuckError(ValueError):
+    """No token fits the grammar."""
 
 
 def is_plain_greedy(sampling: Sampling) -> bool:
@@ -39,9 +53,10 @@ def _shifts(sampling: Sampling) -> bool:
 class Sampler:
     """Chooses the tokens of one sequence."""
 
-    def __init__(self, sampling: Sampling, prompt: npt.NDArray[np.int32]) -> None:
-        """`prompt` is what the repeat penalty looks back at; biased tokens must be of the vocabulary."""
+    def __init__(self, sampling: Sampling, prompt: npt.NDArray[np.int32], grammar: Grammar | None = None) -> None:
+        """`prompt` is what the repeat penalty looks back at; biased tokens must be of the vocabulary. Takes `grammar` over."""
         self._sampling = sampling
+        self._grammar = grammar
         self._random = random.Random(sampling.seed)  # noqa: S311 - repeatable on purpose
         self._shifts = _shifts(sampling)
         self._counts: dict[int, int] = {}
@@ -51,19 +66,41 @@ class Sampler:
         self._bias_values = np.fromiter(biases.values(), np.float32, len(biases))
 
     def choose(self, logits: Logits) -> int:
-        """Choose a token; `logits` is left as it is. Raises ValueError when they are not numbers."""
+        """Choose the next token and go on by it; `logits` is left as it is.
+
+        Raises ValueError when they are not numbers, StuckError when nothing fits the grammar.
+        """
         if self._shifts:
             logits = self._shifted(logits.copy())
-        best = int(logits.argmax())
-        top = float(logits[best])
-        if not np.isfinite(top):
-            raise ValueError("the model's logits are not finite")
-        token = best if self._sampling.temperature <= 0 else self._drawn(logits, top)
+        token = self._chosen(logits)
+        grammar = self._grammar
+        if grammar is not None:
+            if not grammar.permits(token):
+                token = self._fitting(logits, grammar)
+            grammar.accept(token)
         if self._shifts:
             self._counts[token] = self._counts.get(token, 0) + 1
             if self._sampling.repeat_penalty != 1:
                 self._seen.add(token)
         return token
+
+    def _chosen(self, logits: Logits) -> int:
+        best = int(logits.argmax())
+        top = float(logits[best])
+        if not np.isfinite(top):
+            raise ValueError("the model's logits are not finite")
+        return best if self._sampling.temperature <= 0 else self._drawn(logits, top)
+
+    def _fitting(self, logits: Logits, grammar: Grammar) -> int:
+        """Choose among the tokens that fit."""
+        if self._sampling.temperature <= 0 and len(logits) > _FIRST:
+            fitting = grammar.permitted(np.argpartition(-logits, _FIRST - 1)[:_FIRST])
+            if len(fitting):
+                return int(fitting[logits[fitting].argmax()])
+        fitting = grammar.permitted(np.arange(len(logits)))
+        if not len(fitting):
+            raise StuckError("no token of the vocabulary fits the grammar")
+        return int(fitting[self._chosen(logits[fitting])])
 
     def _shifted(self, logits: Logits) -> Logits:
         sampling = self._sampling
@@ -94,6 +131,18 @@ class Sampler:
             places = kept if places is None else places[kept]
         uniform = self._random.random()
         return draw(weights, uniform) if places is None else int(places[draw(weights[places], uniform)])
+
+
+def likeliest(logits: Logits, token: int, count: int) -> tuple[float, list[tuple[int, float]]]:
+    """Tell the log-probability of a token, and the `count` likeliest tokens with theirs, the best first."""
+    peak = float(logits.max())
+    total = peak + float(np.log(np.exp(logits - np.float32(peak)).sum(dtype=np.float64)))
+    count = min(count, len(logits))
+    places = np.argpartition(-logits, count - 1)[:count] if count else np.empty(0, np.int64)
+    # By token where they are equal.
+    places = places[np.lexsort((places, -logits[places]))]
+    top = [(int(place), max(_LEAST, float(logits[place]) - total)) for place in places]
+    return max(_LEAST, float(logits[token]) - total), top
 
 
 def _largest(weights: Logits, count: int) -> Places:

@@ -22,6 +22,16 @@ class Text:
         self._told = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    @property
+    def size(self) -> int:
+        """Bytes of the text so far."""
+        return len(self._bytes)
+
+    @property
+    def told(self) -> int:
+        """Bytes of what was given."""
+        return self._told
+
     def add(self, piece: bytes) -> bool:
         """Append a token's bytes; True when a stop string is complete, and the text ends where it began."""
         start = max(self._told, len(self._bytes) - self._longest + 1)

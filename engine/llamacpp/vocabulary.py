@@ -52,6 +52,11 @@ class Vocabulary:
             raise SettingsError(f"model file {path} can't be loaded: {complaints()}")
         return cls(model)
 
+    @property
+    def handle(self) -> Any:
+        """The llama_vocab."""
+        return self._vocab
+
     def close(self) -> None:
         """Free the model; only for one that `load` made."""
         library.llama_model_free(self._model)
@@ -142,6 +147,10 @@ class Vocabulary:
                 size = library.llama_token_to_piece(self._vocab, token, buffer, -size, 0, False)
             piece = self._pieces[token] = buffer.raw[:size]
         return piece
+
+    def written(self, token: int) -> bytes:
+        """Tell how a reader sees a token: its piece, and for a control token, which has none, its name."""
+        return self.piece(token) or self.text(token).encode()
 
     def ends(self, token: int) -> bool:
         """Tell whether a token ends the generation."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import random
@@ -15,90 +14,22 @@ from typing import Any
 import psutil
 import pytest
 import tiny_gguf
+from llamacpp_running import ENDPOINT, Results, Running, settings, started
 
 from engine.llamacpp.backend import LlamaCppBackend, create
+from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import SettingsError
-from haywain.settings import EngineSettings, LlamaCppSettings
+from haywain.settings import EngineSettings
 
-ENDPOINT = "/v1/chat/completions"
 LANES = (pb.LANE_INTERACTIVE, pb.LANE_EXPEDITED, pb.LANE_STANDARD)
-
-
-class Results:
-    """An Emit that hands results to those who wait for them."""
-
-    def __init__(self) -> None:
-        self._results: dict[int, asyncio.Future[pb.SequenceResult]] = {}
-        self.deltas: dict[int, list[dict[str, Any]]] = {}
-        self.began = asyncio.Event()
-        self.death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def of(self, sequence_id: int) -> asyncio.Future[pb.SequenceResult]:
-        """Give what will hold a sequence's result."""
-        return self._results.setdefault(sequence_id, asyncio.get_running_loop().create_future())
-
-    def delta(self, sequence_id: int, body: bytes) -> None:
-        """Keep a chunk."""
-        chunk = json.loads(body)
-        self.deltas.setdefault(sequence_id, []).append(chunk)
-        if any(choice["delta"].get("content") for choice in chunk["choices"]):
-            self.began.set()
-
-    def result(self, result: pb.SequenceResult) -> None:
-        """Keep the end; a second one is an error."""
-        self.of(result.sequence_id).set_result(result)
-
-    def died(self, reason: str) -> None:
-        """Keep the reason."""
-        self.death.set_result(reason)
-
-
-class Running:
-    """A started backend and its results."""
-
-    def __init__(self, backend: LlamaCppBackend, results: Results, models: list[pb.ModelDescription]) -> None:
-        self.backend = backend
-        self.results = results
-        self.models = models
-        self._ids = itertools.count(1)
-
-    def begin(self, content: str = "hello", *, lane: pb.Lane = pb.LANE_STANDARD, **fields: Any) -> int:
-        """Submit a chat; give the sequence's id."""
-        sequence_id = next(self._ids)
-        body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 8} | fields
-        body = {name: value for name, value in body.items() if value is not ...}
-        sequence = pb.Sequence(sequence_id=sequence_id, model="tiny", endpoint=ENDPOINT, lane=lane)
-        sequence.request = json.dumps(body).encode()
-        sequence.stream = bool(fields.get("stream"))
-        self.backend.submit([sequence])
-        return sequence_id
-
-    async def chat(self, content: str = "hello", **fields: Any) -> pb.SequenceResult:
-        """Submit a chat and wait for its end."""
-        return await asyncio.wait_for(self.results.of(self.begin(content, **fields)), 60)
-
-    async def ended(self, *sequence_ids: int) -> list[pb.SequenceResult]:
-        """Wait for these."""
-        return list(await asyncio.wait_for(asyncio.gather(*map(self.results.of, sequence_ids)), 60))
-
-
-def settings(path: Path | str, **changes: Any) -> EngineSettings:
-    """Make settings: two decoders of three slots."""
-    return EngineSettings(llamacpp=LlamaCppSettings(model_path=str(path), **({"workers": 2, "slots": 3} | changes)))
 
 
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
-    """Give a running backend; nothing of it is left afterwards."""
-    backend = create(settings(tiny_gguf.tiny_gguf()))
-    results = Results()
-    models = await backend.start(results)
-    pids = backend.decoder_pids
-    yield Running(backend, results, models)
-    pids += backend.decoder_pids
-    await backend.close()
-    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    """Give a running backend."""
+    async with started() as running:
+        yield running
 
 
 def content(result: pb.SequenceResult) -> str:
@@ -114,9 +45,8 @@ async def test_the_model_is_described(running: Running) -> None:
     assert list(model.aliases) == ["tiny-random"]
     assert model.digest.startswith("sha256:")
     assert model.context_length == tiny_gguf.CONTEXT
-    assert list(model.endpoints) == [ENDPOINT]
-    assert {"temperature", "seed", "stop", "n", "logit_bias"} <= set(model.fields)
-    assert not {"logprobs", "response_format"} & set(model.fields)
+    assert list(model.endpoints) == [ENDPOINT, "/v1/completions"]
+    assert set(model.fields) == openai.CHAT_FIELDS | openai.COMPLETION_FIELDS
     assert not model.deterministic
     assert running.backend.slots == 6
     assert len(running.backend.decoder_pids) == 2
@@ -181,8 +111,9 @@ async def test_an_unseeded_sample_tells_its_seed(running: Running) -> None:
     ("fields", "code", "param"),
     [
         ({"content": "x" * 600}, "context_length_exceeded", "messages"),
-        ({"logprobs": True}, "unsupported_parameter", "logprobs"),
-        ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+        ({"tools": []}, "unsupported_parameter", "tools"),
+        ({"top_logprobs": 3}, "invalid_value", "top_logprobs"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "invalid_value", "response_format"),
         ({"logit_bias": {"300": 1}}, "invalid_value", "logit_bias"),
         ({"max_tokens": 0}, "invalid_value", "max_tokens"),
         ({"messages": [{"rolez": "user"}]}, "unknown_parameter", "messages[0].rolez"),
@@ -325,7 +256,7 @@ async def test_nothing_is_emitted_after_close() -> None:
 
 
 def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    """A missing file, another format, a context the model doesn't have, too many slots, no template: one line each."""
+    """A missing file, another format, a context the model doesn't have, too many slots: one line each."""
     other = tmp_path / "other.gguf"
     other.write_bytes(b"not a model at all")
     tiny = tiny_gguf.tiny_gguf()
@@ -335,7 +266,6 @@ def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path: 
         (settings(other), "not a GGUF"),
         (settings(tiny, context_length=1_000), "1000, but the model's is 512"),
         (settings(tiny, slots=257), "slots is 257"),
-        (settings(tiny_gguf.tiny_gguf(template=None)), "no chat template"),
     ]
     for chosen, reason in cases:
         with pytest.raises(SettingsError, match=reason) as raised:

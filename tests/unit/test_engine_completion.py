@@ -38,7 +38,7 @@ def test_inputs_are_texts_or_token_ids(given: Any, inputs: list[Any]) -> None:
         ({"prompt": [-1]}, "invalid_value", "prompt[0]"),
         ({"prompt": 1}, "invalid_type", "prompt"),
         ({"prompt": ["a"] * 2_049}, "invalid_value", "prompt"),
-        ({"prompt": "a", "echo": True}, "unsupported_parameter", "echo"),
+        ({"prompt": "a", "echo": 1}, "invalid_type", "echo"),
         ({"prompt": "a", "suffix": "b"}, "unsupported_parameter", "suffix"),
         ({"prompt": "a", "frob": 1}, "unknown_parameter", "frob"),
         ({"prompt": "a", "stop": [""]}, "invalid_value", "stop"),

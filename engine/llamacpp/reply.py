@@ -1,0 +1,148 @@
+"""An answer in the shape of its endpoint: chat or text, whole or in chunks, with log-probabilities where wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine import answers
+from engine.llamacpp.messages import Chance, Ended
+from haywain import openai
+
+__all__ = ["ChatReply", "Choice", "TextReply"]
+
+
+class Choice:
+    """What one run has said so far."""
+
+    def __init__(self, echo: str, wants_chances: bool) -> None:
+        """`echo` stands before its text."""
+        self.echo = echo
+        self.wants_chances = wants_chances
+        self.texts: list[str] = []
+        self.chances: list[Chance] = []
+        self.characters = len(echo)
+        """of the tokens whose chances were told"""
+        self.end: Ended | None = None
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return self.echo + "".join(self.texts)
+
+    @property
+    def finish(self) -> str:
+        """Why it ended."""
+        return self.end.finish if self.end is not None else ""
+
+
+class ChatReply:
+    """An answer of /v1/chat/completions."""
+
+    def __init__(self, model: str, fingerprint: str) -> None:
+        """`model` as the caller named it."""
+        self._answer = answers.ChatAnswer(model, fingerprint=fingerprint)
+
+    def opening(self, index: int, choice: Choice) -> bytes:
+        """Encode a choice's first chunk, empty for none."""
+        return self._answer.role_chunk(index)
+
+    def piece(self, index: int, choice: Choice, text: str, chances: Sequence[Chance]) -> bytes:
+        """Encode more of a choice."""
+        return self._answer.content_chunk(text, index, logprobs=_chat_chances(chances) if choice.wants_chances else None)
+
+    def closing(self, index: int, choice: Choice) -> bytes:
+        """Encode a choice's last chunk."""
+        return self._answer.final_chunk(choice.finish, index)
+
+    def usage(self, usage: openai.CompletionUsage) -> bytes:
+        """Encode the last chunk."""
+        return self._answer.usage_chunk(usage)
+
+    def whole(self, choices: Sequence[Choice], usage: openai.CompletionUsage) -> bytes:
+        """Encode all of it."""
+        made = [
+            openai.ChatChoice(
+                index=index,
+                message=openai.ChatMessage(content=choice.text),
+                finish_reason=choice.finish,
+                logprobs=_chat_chances(choice.chances) if choice.wants_chances else None,
+            )
+            for index, choice in enumerate(choices)
+        ]
+        return self._answer.whole(made, usage)
+
+
+class TextReply:
+    """An answer of /v1/completions."""
+
+    def __init__(self, model: str, fingerprint: str) -> None:
+        """`model` as the caller named it."""
+        self._answer = answers.TextAnswer(model, fingerprint=fingerprint)
+
+    def opening(self, index: int, choice: Choice) -> bytes:
+        """Encode the echo of a prompt, empty for none."""
+        return self._answer.chunk(choice.echo, index) if choice.echo else b""
+
+    def piece(self, index: int, choice: Choice, text: str, chances: Sequence[Chance]) -> bytes:
+        """Encode more of a choice."""
+        told = None
+        if choice.wants_chances:
+            told = _text_chances(chances, choice.characters)
+            choice.characters += sum(len(_shown(chance.piece)) for chance in chances)
+        return self._answer.chunk(text, index, logprobs=told)
+
+    def closing(self, index: int, choice: Choice) -> bytes:
+        """Encode a choice's last chunk."""
+        return self._answer.chunk("", index, finish_reason=choice.finish)
+
+    def usage(self, usage: openai.CompletionUsage) -> bytes:
+        """Encode the last chunk."""
+        return self._answer.whole([], usage)
+
+    def whole(self, choices: Sequence[Choice], usage: openai.CompletionUsage) -> bytes:
+        """Encode all of it."""
+        made = [
+            openai.TextChoice(
+                index=index,
+                text=choice.text,
+                finish_reason=choice.finish,
+                logprobs=_text_chances(choice.chances, len(choice.echo)) if choice.wants_chances else None,
+            )
+            for index, choice in enumerate(choices)
+        ]
+        return self._answer.whole(made, usage)
+
+
+def _chat_chances(chances: Sequence[Chance]) -> dict[str, Any]:
+    content = [
+        {
+            **_token(chance.piece, chance.logprob),
+            "top_logprobs": [_token(piece, logprob) for piece, logprob in chance.top],
+        }
+        for chance in chances
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _token(piece: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": _shown(piece), "logprob": logprob, "bytes": list(piece)}
+
+
+def _text_chances(chances: Sequence[Chance], start: int) -> dict[str, Any]:
+    """Give the four lists of the older shape; offsets are in characters of the text."""
+    tokens = [_shown(chance.piece) for chance in chances]
+    offsets = []
+    for token in tokens:
+        offsets.append(start)
+        start += len(token)
+    return {
+        "tokens": tokens,
+        "token_logprobs": [chance.logprob for chance in chances],
+        "top_logprobs": [{_shown(piece): logprob for piece, logprob in reversed(chance.top)} for chance in chances],
+        "text_offset": offsets,
+    }
+
+
+def _shown(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")
