@@ -1,3 +1,3 @@
 """Where pytest looks for fixtures that all kinds of tests share."""
 
-pytest_plugins = ["wheel_fixture"]
+pytest_plugins = ["postgres_fixture", "wheel_fixture"]

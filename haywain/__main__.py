@@ -151,7 +151,7 @@ def _up(options: argparse.Namespace) -> int:
 
 
 def _config(options: argparse.Namespace) -> int:
-    print(settings.dump(_settings(options)), end="")
+    print(settings.dump(_settings(options), secrets=False), end="")
     return 0
 
 

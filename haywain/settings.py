@@ -8,6 +8,7 @@ docs/settings.md lists everything.
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,7 @@ from haywain.errors import SettingsError
 
 __all__ = [
     "BatchesSettings", "DatabaseSettings", "EchoSettings", "EngineSettings", "EnvoySettings", "FilesSettings", "GatewaySettings",
-    "LlamaCppSettings", "LogSettings", "SchedulerSettings", "Settings", "dump", "load",
+    "LlamaCppSettings", "LogSettings", "SchedulerSettings", "Settings", "dump", "load", "masked",
 ]  # fmt: skip
 
 
@@ -40,7 +41,7 @@ class DatabaseSettings(_Section, frozen=True):
     """`[db]`"""
 
     url: str = ""
-    """empty: one SQLite file a service in the data folder"""
+    """empty: one SQLite file a service in the data folder; postgresql://…: a schema a service in that database"""
 
 
 class EnvoySettings(_Section, frozen=True):
@@ -100,6 +101,8 @@ class BatchesSettings(_Section, frozen=True):
     """status of cancelling a terminal batch: 409, or 400"""
     check_file_at_create: bool = False
     one_active_per_file: bool = False
+    invalid_rows: str = "fail"
+    """fail, or reject: what a bad line does where the creation doesn't say it"""
     poll_seconds: float = 1.0
     """how often the scheduler is asked when no hint comes"""
 
@@ -250,8 +253,15 @@ def _put(tree: dict[str, Any], path: list[str], value: str, source: str) -> None
     tree[path[-1]] = value
 
 
-def dump(settings: Settings) -> str:
-    """Write the whole tree as TOML, a dotted key a line; `load(file=…)` reads it back."""
+def masked(url: str) -> str:
+    """Hide the passwords of a URL."""
+    return re.sub(r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:@/]*):.*@", r"\1:***@", url))
+
+
+def dump(settings: Settings, *, secrets: bool = True) -> str:
+    """Write the whole tree as TOML, a dotted key a line; `load(file=…)` reads it back, unless its `secrets` are hidden."""
+    if not secrets:
+        settings = msgspec.structs.replace(settings, db=DatabaseSettings(url=masked(settings.db.url)))
     lines: list[str] = []
 
     def walk(tree: dict[str, Any], prefix: str) -> None:

@@ -49,6 +49,8 @@ def command(chosen: Settings) -> int:
         chosen.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         (chosen.data / "logs").mkdir(exist_ok=True)
         resolved = chosen.run_dir / "settings.toml"
+        resolved.touch(0o600)  # it may hold a password
+        resolved.chmod(0o600)
         resolved.write_text(settings.dump(chosen), "utf-8")
         return asyncio.run(_Mesh(chosen, resolved).run())
 

@@ -1,0 +1,124 @@
+"""The embedded database: one SQLite file a service, in WAL mode with full syncs, one writer thread and one reader thread."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from haywain import errors
+from haywain.db import Queries, Row, Transaction, newer_schema
+
+__all__ = ["SqliteDatabase"]
+
+_T = TypeVar("_T")
+
+
+class _SqliteTransaction:
+    def __init__(self, connection: sqlite3.Connection, statements: Mapping[str, str]) -> None:
+        self._connection = connection
+        self._statements = statements
+
+    def fetch(self, name: str, **parameters: Any) -> list[Row]:
+        return [dict(row) for row in self._connection.execute(self._statements[name], parameters)]
+
+    def fetch_one(self, name: str, **parameters: Any) -> Row | None:
+        rows = self.fetch(name, **parameters)
+        return rows[0] if rows else None
+
+    def execute(self, name: str, **parameters: Any) -> int:
+        return self._connection.execute(self._statements[name], parameters).rowcount
+
+    def execute_many(self, name: str, rows: list[dict[str, Any]]) -> None:
+        self._connection.executemany(self._statements[name], rows)
+
+
+class SqliteDatabase:
+    """One SQLite file: a writer thread and a reader thread, each with a connection of its own."""
+
+    def __init__(self, file: Path, queries: Queries) -> None:
+        """Nothing is opened before `open`."""
+        self._file = file
+        self._queries = queries
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{file.stem}-writer")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{file.stem}-reader")
+        self._connections: dict[ThreadPoolExecutor, sqlite3.Connection] = {}
+
+    async def open(self) -> None:
+        """Connect and migrate."""
+        for executor in (self._writer, self._reader):
+            await self._on(executor, partial(self._connect, executor))
+        await self._on(self._writer, self._migrate)
+
+    async def write(self, work: Callable[[Transaction], _T]) -> _T:
+        """Run `work` in one transaction on the writer thread."""
+        return await self._on(self._writer, lambda: self._transact(self._connections[self._writer], "begin immediate", work))
+
+    async def read(self, work: Callable[[Transaction], _T]) -> _T:
+        """Run `work` on a snapshot on the reader thread."""
+        return await self._on(self._reader, lambda: self._transact(self._connections[self._reader], "begin", work))
+
+    async def close(self) -> None:
+        """Close both connections."""
+        for executor in (self._reader, self._writer):
+            connection = self._connections.pop(executor, None)
+            if connection is not None:
+                await self._on(executor, connection.close)
+            executor.shutdown()
+
+    async def _on(self, executor: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(executor, work)
+        except sqlite3.Error as error:
+            raise _mapped(error, self._file) from error
+
+    def _connect(self, executor: ThreadPoolExecutor) -> None:
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.SettingsError(f"{self._file.parent}: {error.strerror}") from error
+        connection = sqlite3.connect(self._file, isolation_level=None, timeout=10, check_same_thread=False)
+        self._connections[executor] = connection
+        connection.row_factory = sqlite3.Row
+        for pragma in ("busy_timeout=10000", "journal_mode=wal", "synchronous=full", "foreign_keys=on"):
+            connection.execute(f"pragma {pragma}")
+        if executor is self._reader:
+            connection.execute("pragma query_only=on")
+
+    def _transact(self, connection: sqlite3.Connection, begin: str, work: Callable[[Transaction], _T]) -> _T:
+        connection.execute(begin)
+        try:
+            result = work(_SqliteTransaction(connection, self._queries.statements))
+            connection.execute("commit")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            raise
+        return result
+
+    def _migrate(self) -> None:
+        connection = self._connections[self._writer]
+        connection.execute("create table if not exists schema_version (version integer not null)")
+        row = connection.execute("select max(version) as version from schema_version").fetchone()
+        have, know = row["version"] or 0, self._queries.migrations[-1][0]
+        if have > know:
+            raise newer_schema(str(self._file), have, know)
+        for version, path in self._queries.migrations:
+            if version > have:
+                script = path.read_text("utf-8")
+                connection.executescript(f"begin immediate;\n{script}\ninsert into schema_version values ({version});\ncommit;")
+
+
+def _mapped(error: sqlite3.Error, file: Path) -> errors.HaywainError:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_FULL"):
+        return errors.StorageFull(retry_after=10)
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR")):
+        return errors.Unavailable(retry_after=1)
+    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_PERM")):
+        return errors.SettingsError(f"{file}: {error}")
+    return errors.HaywainError(f"{file.name}: {error}")
