@@ -178,7 +178,7 @@ class PostgresDatabase:
         connection = self._connect()
         self._number += 1
         number = self._number
-        mark = f"insert into marks values ('{self._name}', {number}) on conflict (writer) do update set number = excluded.number"  # noqa: S608
+        mark = f"insert into schema_marks values ('{self._name}', {number}) on conflict (writer) do update set number = excluded.number"  # noqa: S608
         result = self._transact(connection, f"begin isolation level read committed; {self._schema.lock}; {mark}", work)
         try:
             outcome = connection.execute("commit").statusmessage
@@ -196,7 +196,7 @@ class PostgresDatabase:
             try:
                 connection = self._connect()
                 connection.execute(f"begin; {self._schema.lock}".encode())
-                row = connection.execute("select number from marks where writer = %s", [self._name]).fetchone()
+                row = connection.execute("select number from schema_marks where writer = %s", [self._name]).fetchone()
                 connection.execute("commit")
             except psycopg.Error as error:
                 if self._trouble(error) is not Trouble.AWAY:

@@ -60,14 +60,14 @@ def _make(connection: _Connection, name: str) -> None:
     found = connection.execute("select 1 from pg_tables where schemaname = %s and tablename = 'schema_version'", [name])
     if not found.fetchone():
         connection.execute("create table schema_version (version integer not null)")
-        connection.execute("create table marks (writer text primary key, number bigint not null)")
-        connection.execute("create table origin (id text primary key)")
-        connection.execute("insert into origin values (%s)", [secrets.token_hex(16)])
+        connection.execute("create table schema_marks (writer text primary key, number bigint not null)")
+        connection.execute("create table schema_origin (id text primary key)")
+        connection.execute("insert into schema_origin values (%s)", [secrets.token_hex(16)])
 
 
 def tie(connection: _Connection, schema: Schema, home: Path) -> None:
     """Tie a data folder to this schema by the file `home`. Raises SettingsError when it is tied to another."""
-    row = connection.execute("select id from origin").fetchone()
+    row = connection.execute("select id from schema_origin").fetchone()
     origin = str(row["id"]) if row else ""
     try:
         if not home.exists():
