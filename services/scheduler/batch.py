@@ -121,7 +121,7 @@ class Held:
         """Lines read ahead."""
         terms = batch.submission
         self.sequence = engine_pb2.Sequence(
-            model=key[0], endpoint=terms.endpoint, lane=engine_pb2.Lane.ValueType(terms.lane), deadline=timestamp(terms.expire_at)
+            model=key[0], endpoint=terms.endpoint, lane=engine_pb2.Lane.Name(terms.lane), deadline=timestamp(terms.expire_at)
         )
         """What all its rows have in common."""
 
@@ -192,6 +192,8 @@ class Batch:
     """By model: shards that are neither held here nor done."""
     claiming: set[str] = field(default_factory=set)
     """Models for which a claim is under way."""
+    models: tuple[int, ...] = (0,)
+    """The first row of each model's."""
     shard_rows: int = 1
     """Rows of its largest shard."""
     checkpointed: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Callable
@@ -141,6 +142,7 @@ class Intake:
             input=Input(await self._path(terms.input_key)), index=await self._path(terms.index_key),
             lines=Lines(terms.body_defaults), prefix=prefix, meter=Meter(self._clock), tally=tally,
             accepted=tally.rows, stop_reason=terms.stop_reason, start_time=terms.start_time,
+            models=tuple(first.first_row for first, *_ in _by_model(stored.shards)),
             shard_rows=max((shard.row_count for shard in stored.shards), default=1), checkpointed=found.end,
         )  # fmt: skip
         finished = await self._recover(stored, found)
@@ -200,6 +202,10 @@ def _check(request: pb.SubmitBatchRequest) -> None:
         Lines(request.body_defaults.decode())
     except (ValueError, msgspec.DecodeError) as error:
         raise errors.InvalidRequest("body_defaults is not a JSON object", param="body_defaults") from error
+
+
+def _by_model(shards: list[ShardRow]) -> list[list[ShardRow]]:
+    return [list(run) for _, run in itertools.groupby(shards, key=lambda shard: shard.model)]
 
 
 def _touch(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 from haywain.clock import timestamp
 from haywain.engine.v1 import engine_pb2
@@ -16,37 +16,43 @@ __all__ = ["Changes", "counts", "describe", "usage"]
 _HINT_SECONDS = 0.2
 
 
+class _Watcher:
+    def __init__(self) -> None:
+        self.changed: set[str] = set()
+        self.some = asyncio.Event()
+        self.urgent = asyncio.Event()
+
+
 class Changes:
-    """Tells watchers which batches changed, a few times a second at most."""
+    """Tells watchers which batches changed, a few times a second at most; of one that ended, at once."""
 
     def __init__(self) -> None:
         """Start without watchers."""
-        self._watchers: dict[object, tuple[set[str], asyncio.Event]] = {}
+        self._watchers: set[_Watcher] = set()
 
-    def add(self, batch_id: str) -> None:
+    def add(self, batch_id: str, *, urgent: bool = False) -> None:
         """Say that a batch changed."""
-        for changed, event in self._watchers.values():
-            changed.add(batch_id)
-            event.set()
+        for watcher in self._watchers:
+            watcher.changed.add(batch_id)
+            watcher.some.set()
+            if urgent:
+                watcher.urgent.set()
 
     async def watch(self) -> AsyncIterator[set[str]]:
         """Yield sets of changed batches until the watcher leaves."""
-        with self._watching() as (changed, event):
-            while True:
-                await event.wait()
-                event.clear()
-                yield set(changed)
-                changed.clear()
-                await asyncio.sleep(_HINT_SECONDS)
-
-    @contextlib.contextmanager
-    def _watching(self) -> Iterator[tuple[set[str], asyncio.Event]]:
-        watcher, entry = object(), (set[str](), asyncio.Event())
-        self._watchers[watcher] = entry
+        watcher = _Watcher()
+        self._watchers.add(watcher)
         try:
-            yield entry
+            while True:
+                await watcher.some.wait()
+                watcher.some.clear()
+                watcher.urgent.clear()
+                changed, watcher.changed = watcher.changed, set()
+                yield changed
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(watcher.urgent.wait(), _HINT_SECONDS)
         finally:
-            del self._watchers[watcher]
+            self._watchers.discard(watcher)
 
 
 def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason]) -> pb.Progress:

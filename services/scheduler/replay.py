@@ -13,11 +13,12 @@ import msgspec
 from haywain import log
 from services.scheduler.batch import Tally
 
-__all__ = ["Replay", "entries", "lines_after", "replay", "row_prefix", "tally_of"]
+__all__ = ["GOOD", "Replay", "entries", "lines_after", "replay", "row_prefix", "tally_of"]
 
 _CHUNK_BYTES = 1 << 20
 _SEND_BYTES = 512 * 1024
-_GOOD = b"null}\n"
+GOOD = b"null}\n"
+"""What the lines of completed rows end in."""
 _BAD = b"}}\n"
 _log = log.get()
 
@@ -44,40 +45,40 @@ def replay(path: Path, prefix: bytes, row_count: int, checkpoint: int, firsts: S
     The first line behind the checkpoint that is not one of ours ends the journal: a crash can leave a torn line there, or
     zeros. Of two lines of one row the first one counts.
     """
-    found = Replay(bytearray(row_count), 0, {})
-    recorded = found.recorded
+    recorded, tail, end = bytearray(row_count), dict[int, Tally](), 0
     with _opened(path) as file:
         for offset, line, row in entries(file, prefix, row_count):
-            good = line.endswith(_GOOD)
-            tally = tally_of(line, good) if offset >= checkpoint and row >= 0 else None
-            if row < 0 or (offset >= checkpoint and tally is None):
-                if offset >= checkpoint:
+            tally = None
+            if offset >= checkpoint:
+                tally = tally_of(line, line.endswith(GOOD)) if row >= 0 else None
+                if tally is None:
                     _log.warning("journal.torn", journal=path.name, at=offset)
                     break
+            end = offset + len(line)
+            if row < 0:
                 _log.error("journal.damaged", journal=path.name, at=offset)
             elif not recorded[row]:
-                recorded[row] = 1 if good else 2
+                recorded[row] = 1 if line.endswith(GOOD) else 2
                 if tally is not None:
-                    found.tail.setdefault(bisect.bisect_right(firsts, row) - 1, Tally()).add(tally)
-            found.end = offset + len(line)
-    return found
+                    tail.setdefault(bisect.bisect_right(firsts, row) - 1, Tally()).add(tally)
+    return Replay(recorded, end, tail)
 
 
-def entries(file: BinaryIO, prefix: bytes, row_count: int) -> Iterator[tuple[int, bytes, int]]:
-    """Yield (offset, line, row) of each whole line, row -1 where it isn't one of ours. Blocking."""
-    begin, end = len(prefix), len(prefix) + 8
+def entries(file: BinaryIO, prefix: bytes, row_count: int, end: int = 1 << 62) -> Iterator[tuple[int, bytes, int]]:
+    """Yield (offset, line, row) of each whole line before byte `end`, row -1 where it isn't one of ours. Blocking."""
+    begin, behind = len(prefix), len(prefix) + 8
     offset = 0
     for line in file:
         row = -1
-        if line.startswith(prefix) and line.endswith((_GOOD, _BAD)):
+        if line.startswith(prefix) and line.endswith((GOOD, _BAD)):
             try:
-                row = int(line[begin:end], 16)
+                row = int(line[begin:behind], 16)
             except ValueError:
                 row = -1
             if row >= row_count:
                 row = -1
-        if row < 0 and not line.endswith(b"\n"):
-            return  # the torn last line
+        if offset >= end or (row < 0 and not line.endswith(b"\n")):
+            return  # the torn last line, or what is behind it
         yield offset, line, row
         offset += len(line)
 

@@ -127,7 +127,7 @@ class Scheduler:
         self.dispatcher.remove(batch)
         await self._journals.flushed(batch.journal)
         self._finished(batch)
-        self.changes.add(batch_id)
+        self.changes.add(batch_id, urgent=True)
         return batch
 
     async def seal(self, batch_id: str) -> pb.SealBatchResponse:
@@ -182,7 +182,7 @@ class Scheduler:
     def _recorded(self, batch: Batch, held: list[Held]) -> None:
         done = any(one.unrecorded <= 0 for one in held)
         self._checkpoints.touch(batch, soon=done)
-        self.changes.add(batch.batch_id)
+        self.changes.add(batch.batch_id, urgent=batch.ended)
 
     def _finished(self, batch: Batch) -> None:
         if batch.ended:

@@ -1,42 +1,35 @@
 """Sealing: a batch's journal, in order of completion, becomes an output and an error blob in the order of the input's lines.
 
-Runs in a process of its own, which dies with the scheduler. Twelve bytes a row are in memory, whatever the lines' size. The result
-depends on the journal, the input and the stop reason only, so sealing again gives the same bytes.
+Twelve bytes a row are in memory, whatever the lines' size. The result depends on the journal, the input and the stop reason only,
+so sealing again gives the same bytes.
 """
 
 from __future__ import annotations
 
-import asyncio
+import errno
 import hashlib
 import heapq
-import multiprocessing
 import os
-import signal
 from array import array
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from struct import Struct
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import msgspec
 
-from haywain import log, orphans
-from services.scheduler.replay import entries
+from services.scheduler.replay import GOOD, entries
 from services.scheduler.results import unrun_line
-from services.scheduler.rows import ENTRY_BYTES, BadLine, Lines
+from services.scheduler.rows import ENTRY_BYTES, BadLine, Lines, unpack_entry
 
-__all__ = ["Plan", "Sealed", "Sealer", "seal"]
+__all__ = ["Plan", "Sealed", "seal"]
 
-_ENTRY = Struct("<QII")
-_INDEX_CHUNK = 4_096 * ENTRY_BYTES
-_WRITE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
+_RUN_ROWS = 4_096
 _GOOD = 1 << 63
 _NONE = 1 << 62
 """A line number behind all others."""
-_log = log.get()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +38,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     input: str
     index: str
     journal: str
+    journal_end: int
+    """What is behind this byte was never synced."""
     prefix: bytes
     row_count: int
+    models: tuple[int, ...]
+    """The first row of each model's."""
     unrun: tuple[str, str]
     """Code and message of rows that are not in the journal."""
     rejected: str = ""
@@ -65,64 +62,92 @@ class Sealed(msgspec.Struct, frozen=True):
 
 def seal(plan: Plan) -> tuple[Sealed, Sealed]:
     """Write output and error file; both paths must be new. Blocking."""
-    offsets, lengths = array("Q", bytes(8 * plan.row_count)), array("I", bytes(4 * plan.row_count))
-    if os.path.exists(plan.journal):
-        with open(plan.journal, "rb", buffering=_WRITE_BYTES) as file:
-            for offset, line, row in entries(file, plan.prefix, plan.row_count):
-                if row >= 0 and not lengths[row]:
-                    lengths[row] = len(line)
-                    offsets[row] = offset | (_GOOD if line.endswith(b"null}\n") else 0)
-    journal = os.open(plan.journal, os.O_RDONLY) if any(lengths) else -1
-    source = os.open(plan.input, os.O_RDONLY)
-    lines = Lines("")
-    with _Writer(plan.output) as output, _Writer(plan.error) as error, open(plan.rejected or os.devnull, "rb") as bad:
-        rejected = _Rejected(bad)
-        for row, (offset, length, number) in _in_line_order(plan.index, plan.row_count):
-            if rejected.next_number < number:
-                rejected.move(number, error)
-            if lengths[row]:
-                where = output if offsets[row] & _GOOD else error
-                where.write(os.pread(journal, lengths[row], offsets[row] & ~_GOOD))
-                continue
-            try:
-                custom_id, _ = lines.parse(os.pread(source, length, offset))
-            except BadLine:
-                custom_id = b"null"
-            error.write(unrun_line(plan.prefix, row, custom_id, number, plan.unrun))
-        rejected.move(_NONE, error)
-    os.close(source)
-    if journal >= 0:
-        os.close(journal)
+    places, lengths = _recorded(plan)
+    with _opened(plan.journal) as journal, _Input(plan) as source, _Writer(plan.output) as output, _Errors(plan) as error:
+        begin = end = lines = 0  # a run of completed rows that are neighbours in the journal as well
+        for row in source.in_line_order():
+            length, place = lengths[row], places[row]
+            if place & _GOOD:
+                if place != end or end - begin > _PIECE_BYTES:
+                    output.copy(journal, begin & ~_GOOD, end - begin, lines)
+                    begin, end, lines = place, place, 0
+                end += length
+                lines += 1
+            elif length:
+                error.copy_line(journal, place, length, source.number(row))
+            else:
+                custom_id, number = source.row(row)
+                error.write_line(unrun_line(plan.prefix, row, custom_id, number, plan.unrun), number)
+        output.copy(journal, begin & ~_GOOD, end - begin, lines)
+        error.finish()
     return output.sealed(), error.sealed()
 
 
-def _in_line_order(index: str, row_count: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
-    """Yield (row, entry) by line number; the index is sorted by model first, so it is a few sorted runs."""
-    with open(index, "rb", buffering=0) as file:
-        runs = list(_runs(file.fileno(), row_count))
-        if len(runs) == 1:
-            yield from _run(file.fileno(), runs[0])
-            return
-        yield from heapq.merge(*(_run(file.fileno(), run) for run in runs), key=lambda item: item[1][2])
+def _recorded(plan: Plan) -> tuple[array[int], array[int]]:
+    """Find each row's line in the journal: its offset, with a bit for those that completed, and its length, 0 for none."""
+    places, lengths = array("Q", bytes(8 * plan.row_count)), array("I", bytes(4 * plan.row_count))
+    with _opened(plan.journal) as file:
+        for offset, line, row in entries(file, plan.prefix, plan.row_count, plan.journal_end):
+            if row >= 0 and not lengths[row]:
+                lengths[row] = len(line)
+                places[row] = offset | _GOOD if line.endswith(GOOD) else offset
+    return places, lengths
 
 
-def _runs(file: int, row_count: int) -> Iterator[range]:
-    begin, before = 0, 0
-    for row, (_, _, number) in _run(file, range(row_count)):
-        if number < before:
-            yield range(begin, row)
-            begin = row
-        before = number
-    yield range(begin, row_count)
+def _opened(path: str) -> BinaryIO:
+    """Open a file; one that isn't there is empty."""
+    try:
+        return open(path, "rb", buffering=_PIECE_BYTES)
+    except FileNotFoundError:
+        return open(os.devnull, "rb")
 
 
-def _run(file: int, rows: range) -> Iterator[tuple[int, tuple[int, int, int]]]:
-    row, end = rows.start, rows.stop * ENTRY_BYTES
-    while row < rows.stop:
-        at = row * ENTRY_BYTES
-        for entry in _ENTRY.iter_unpack(os.pread(file, min(_INDEX_CHUNK, end - at), at)):
-            yield row, entry
-            row += 1
+class _Input:
+    """The batch's lines and index. What of them is lost costs only the custom_ids and the order of rows that never ran."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._lines = Lines("")
+        self._file = _opened(plan.input)
+        self._index = _opened(plan.index)
+
+    def row(self, row: int) -> tuple[bytes, int]:
+        """Read a row's custom_id, as JSON text, and line number."""
+        entry = os.pread(self._index.fileno(), ENTRY_BYTES, row * ENTRY_BYTES)
+        if len(entry) < ENTRY_BYTES:
+            return b"null", row + 1
+        offset, length, number = unpack_entry(entry)
+        try:
+            return self._lines.parse(os.pread(self._file.fileno(), length, offset))[0], number
+        except BadLine:
+            return b"null", number
+
+    def number(self, row: int) -> int:
+        """Read a row's line number."""
+        entry = os.pread(self._index.fileno(), ENTRY_BYTES, row * ENTRY_BYTES)
+        return int(unpack_entry(entry)[2]) if len(entry) == ENTRY_BYTES else row + 1
+
+    def in_line_order(self) -> Iterable[int]:
+        """Yield rows by line number; they are sorted by model first."""
+        count, models = self._plan.row_count, self._plan.models
+        if len(models) <= 1:
+            return range(count)
+        runs = [range(begin, end) for begin, end in pairwise((*models, count))]
+        return (row for _, row in heapq.merge(*map(self._numbered, runs)))
+
+    def _numbered(self, rows: range) -> Iterator[tuple[int, int]]:
+        for begin in range(rows.start, rows.stop, _RUN_ROWS):
+            some = range(begin, min(begin + _RUN_ROWS, rows.stop))
+            data = os.pread(self._index.fileno(), len(some) * ENTRY_BYTES, begin * ENTRY_BYTES)
+            for at, row in enumerate(some):
+                yield unpack_entry(data, at * ENTRY_BYTES)[2] if len(data) >= (at + 1) * ENTRY_BYTES else row + 1, row
+
+    def __enter__(self) -> _Input:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._index.close()
 
 
 class _Writer:
@@ -136,25 +161,36 @@ class _Writer:
         self._waiting_size = self._size = self._lines = 0
 
     def write(self, line: bytes) -> None:
-        self._waiting.append(line)
-        self._waiting_size += len(line)
-        if self._waiting_size >= _WRITE_BYTES:
-            self._flush()
+        self._take(line, 1)
+
+    def copy(self, source: BinaryIO, offset: int, size: int, lines: int) -> None:
+        """Append lines of a file that is no longer written to."""
+        if size:
+            data = os.pread(source.fileno(), size, offset)
+            if len(data) != size:
+                raise OSError(errno.EIO, "the journal is cut short")
+            self._take(data, lines)
 
     def sealed(self) -> Sealed:
         return Sealed(self._lines, self._size, self._hash.hexdigest())
+
+    def _take(self, data: bytes, lines: int) -> None:
+        self._waiting.append(data)
+        self._waiting_size += len(data)
+        self._lines += lines
+        if self._waiting_size >= _PIECE_BYTES:
+            self._flush()
 
     def _flush(self) -> None:
         data = b"".join(self._waiting)
         self._hash.update(data)
         self._size += len(data)
-        self._lines += len(self._waiting)
         self._waiting, self._waiting_size = [], 0
         view = memoryview(data)
         while view:
             view = view[self._file.write(view) :]
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -167,69 +203,31 @@ class _Writer:
                 self._path.unlink(missing_ok=True)
 
 
-class _Rejected:
-    """The lines that validation rejected, handed over as their place comes; each ends in `"line":123}}`."""
+class _Errors(_Writer):
+    """The error file. What validation rejected is put between rows as its place comes; each such line ends in `"line":123}}`."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._take()
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan.error)
+        self._rejected = _opened(plan.rejected or os.devnull)
+        self._take_next()
 
-    def move(self, before: int, error: _Writer) -> None:
-        """Write what is ahead of a line number."""
-        while self.next_number < before:
-            error.write(self._line)
-            self._take()
+    def copy_line(self, source: BinaryIO, offset: int, size: int, number: int) -> None:
+        self._catch_up(number)
+        self.copy(source, offset, size, 1)
 
-    def _take(self) -> None:
-        self._line = self._file.readline()
-        self.next_number = int(self._line[self._line.rindex(b":") + 1 : -3]) if self._line else _NONE
+    def write_line(self, line: bytes, number: int) -> None:
+        self._catch_up(number)
+        self.write(line)
 
+    def finish(self) -> None:
+        self._catch_up(_NONE)
+        self._rejected.close()
 
-class Sealer:
-    """The process that seals, started when it is first needed and again when it died."""
+    def _catch_up(self, number: int) -> None:
+        while self._next_number < number:
+            self.write(self._next)
+            self._take_next()
 
-    def __init__(self) -> None:
-        """Nothing is started yet."""
-        self._process: ProcessPoolExecutor | None = None
-
-    async def seal(self, plan: Plan) -> tuple[Sealed, Sealed]:
-        """Seal in the process. Raises OSError as `seal` does, and BrokenProcessPool when the process died twice."""
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._started(), seal, plan)
-        except BrokenProcessPool:
-            _log.warning("sealing.process_died")
-            self.close()
-        await asyncio.to_thread(_remove, plan.output, plan.error)
-        return await loop.run_in_executor(self._started(), seal, plan)
-
-    def warm(self) -> None:
-        """Have the process started: the first seal need not wait for it."""
-        if self._process is None:
-            self._started().submit(int)
-
-    def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            running = list((process._processes or {}).values())  # noqa: SLF001 - there is no public way to stop one at work
-            process.shutdown(wait=False, cancel_futures=True)
-            for child in running:
-                child.kill()
-
-    def _started(self) -> ProcessPoolExecutor:
-        if self._process is None:
-            context = multiprocessing.get_context("spawn")
-            self._process = ProcessPoolExecutor(1, mp_context=context, initializer=_die_with, initargs=(os.getpid(),))
-        return self._process
-
-
-def _remove(*paths: str) -> None:
-    for path in paths:
-        Path(path).unlink(missing_ok=True)
-
-
-def _die_with(parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scheduler decides when
-    os.environ[orphans.PARENT_VARIABLE] = str(parent)
-    orphans.die_with_parent()
+    def _take_next(self) -> None:
+        self._next = self._rejected.readline()
+        self._next_number = int(self._next[self._next.rindex(b":") + 1 : -3]) if self._next else _NONE

@@ -14,7 +14,8 @@ from haywain.blobs import BlobStore, mapped
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from services.scheduler.batch import Batch
 from services.scheduler.progress import counts, usage
-from services.scheduler.seal import Plan, Sealed, Sealer
+from services.scheduler.seal import Plan, Sealed
+from services.scheduler.sealer import Sealer
 from services.scheduler.store import Store
 
 __all__ = ["Sealing"]
@@ -35,7 +36,7 @@ class _Both(msgspec.Struct, frozen=True):
 
 
 class Sealing:
-    """Seals batches, one after the other."""
+    """Seals batches."""
 
     def __init__(self, store: Store, blobs: BlobStore) -> None:
         """The sealing process starts when it is first needed."""
@@ -87,8 +88,9 @@ class Sealing:
         output, error = self._blobs.scratch(), self._blobs.scratch()
         rejected = str(await self._blobs.local(terms.rejected_key)) if terms.rejected_key else ""
         plan = Plan(
-            input=str(batch.input.path), index=str(batch.index), journal=str(batch.journal.path), prefix=batch.prefix,
-            row_count=terms.row_count, unrun=_UNRUN.get(batch.stop_reason, _UNRUN[pb.StopBatchRequest.REASON_FAILED]),
+            input=str(batch.input.path), index=str(batch.index), journal=str(batch.journal.path), journal_end=batch.journal.end,
+            prefix=batch.prefix, row_count=terms.row_count, models=batch.models,
+            unrun=_UNRUN.get(batch.stop_reason, _UNRUN[pb.StopBatchRequest.REASON_FAILED]),
             rejected=rejected, output=str(output), error=str(error),
         )  # fmt: skip
         try:

@@ -202,7 +202,7 @@ async def test_the_sealing_process_may_die(settings: Settings) -> None:
         batch_id = await running.submit(lines_of(3))
         await running.ended(batch_id)
         await running.sealed(batch_id)
-        pool = running.scheduler._sealing._sealer._process
+        pool = running.scheduler._sealing._sealer._processes
         assert pool is not None
         for child in pool._processes.values():
             child.kill()
