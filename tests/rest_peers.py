@@ -9,6 +9,7 @@ from typing import Any
 
 from batches_peers import SchedulerPeer
 
+from engine import answers, echo_text
 from haywain import errors, openai
 from haywain.blobs import DirectoryBlobStore
 from haywain.clock import timestamp
@@ -17,6 +18,7 @@ from haywain.scheduler.v1 import scheduler_pb2
 
 __all__ = ["ScriptedScheduler"]
 
+SCRIPTS = ("say", "refuse", "busy", "break", "lose", "crash", "wait", "nothing")
 CREATED = 1_700_000_000
 _READY, _DRAINING = scheduler_pb2.EngineStatus.STATE_READY, scheduler_pb2.EngineStatus.STATE_DRAINING
 
@@ -34,12 +36,13 @@ MODELS = [
     _model("Qwen/Qwen3-0.6B"),
     _model("echo", aliases=["echo-latest"]),
     _model("narrow", fields=["model", "messages", "max_tokens"]),
-    _model("vectors", endpoints=["/v1/embeddings"]),
+    _model("texts", endpoints=["/v1/completions"], fields=sorted(openai.COMPLETION_FIELDS)),
+    _model("vectors", endpoints=["/v1/embeddings"], fields=sorted(openai.EMBEDDING_FIELDS)),
 ]
 
 
 class ScriptedScheduler(SchedulerPeer):
-    """A scheduler with four models and one engine; the last message of a chat request is the script of its answer.
+    """A scheduler with five models and one engine; the last message of a chat request is the script of its answer, else an echo.
 
     Batches of the model `echo` are done at once, others wait until they are stopped.
     """
@@ -69,6 +72,14 @@ class ScriptedScheduler(SchedulerPeer):
         """List the one."""
         return scheduler_pb2.ListEnginesResponse(engines=self.engines())
 
+    async def ReadResults(
+        self, request: scheduler_pb2.ReadResultsRequest, context: Any
+    ) -> AsyncIterator[scheduler_pb2.ReadResultsResponse]:
+        """Have kept no journal."""
+        if request.batch_id:
+            raise errors.BatchMissing
+        yield scheduler_pb2.ReadResultsResponse()
+
     async def GetPoolStatus(self, request: scheduler_pb2.GetPoolStatusRequest, context: Any) -> scheduler_pb2.GetPoolStatusResponse:
         """Tell numbers that all differ."""
         return scheduler_pb2.GetPoolStatusResponse(
@@ -83,8 +94,8 @@ class ScriptedScheduler(SchedulerPeer):
     async def Complete(self, request: scheduler_pb2.CompleteRequest, context: Any) -> AsyncIterator[scheduler_pb2.CompleteResponse]:
         """Play what the last message says: a word, then how many deltas come first."""
         self.requests.append(request)
-        script, _, count = json.loads(request.request)["messages"][-1]["content"].partition(" ")
-        for number in range(int(count or 0)):
+        script, count = _script(request)
+        for number in range(count):
             yield scheduler_pb2.CompleteResponse(delta=engine_pb2.SequenceDelta(body=b'{"n":%d}' % number))
         match script:
             case "say":
@@ -105,8 +116,25 @@ class ScriptedScheduler(SchedulerPeer):
                     await asyncio.Event().wait()
                 finally:
                     self.cancelled.set()
-            case "nothing":
-                return
+            case "":
+                yield scheduler_pb2.CompleteResponse(result=_echoed(request))
+
+
+def _script(request: scheduler_pb2.CompleteRequest) -> tuple[str, int]:
+    try:
+        script, _, count = json.loads(request.request)["messages"][-1]["content"].partition(" ")
+    except (AttributeError, LookupError, TypeError):
+        return "", 0
+    return (script, int(count or 0)) if script in SCRIPTS else ("", 0)
+
+
+def _echoed(request: scheduler_pb2.CompleteRequest) -> engine_pb2.SequenceResult:
+    """Answer as the echo engine does: what can be wrong with a body is its business."""
+    answer = {"/v1/completions": echo_text.completion, "/v1/embeddings": echo_text.embedding}.get(request.endpoint, echo_text.chat)
+    try:
+        return answer(1, request.request, False).result
+    except errors.HaywainError as error:
+        return answers.error_result(1, error)
 
 
 def _result(status: int, body: bytes) -> scheduler_pb2.CompleteResponse:

@@ -3,6 +3,7 @@
 local TYPES = { [403] = "permission_error", [429] = "rate_limit_error" }
 local HIDDEN = { "grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-accept-encoding", "grpc-encoding",
                  "x-haywain-error", "x-http-status", "x-content-length" }
+local BODILESS = { GET = true, HEAD = true, DELETE = true }
 local GENERIC = "The server had an error while processing your request."
 
 local function strip(headers, outside)
@@ -19,6 +20,22 @@ local function check_request_id(handle, headers)
   if id and (#id > 128 or id:find("[^!-~]")) then
     headers:replace("x-request-id", ("req_%x%08x%08x"):format(handle:timestamp(), math.random(0, 2 ^ 31 - 1), math.random(0, 2 ^ 31 - 1)))
   end
+end
+
+-- Tell whether a path is UTF-8 once its escapes are undone: gRPC servers answer 500 to a string field that isn't.
+local function is_utf8(path)
+  local text = path:gsub("%%(%x%x)", function(digits) return string.char(tonumber(digits, 16)) end)
+  local at = text:find("[\128-\255]")
+  while at do
+    local lead, second = text:byte(at, at + 1)
+    local more = lead >= 0xF0 and 3 or lead >= 0xE0 and 2 or 1
+    local least = lead == 0xE0 and 0xA0 or lead == 0xF0 and 0x90 or 0x80
+    local most = lead == 0xED and 0x9F or lead == 0xF4 and 0x8F or 0xBF
+    if lead < 0xC2 or lead > 0xF4 or not second or second < least or second > most then return false end
+    if not text:sub(at + 1, at + more):find("^" .. ("[\128-\191]"):rep(more)) then return false end
+    at = text:find("[\128-\255]", at + more + 1)
+  end
+  return true
 end
 
 function envoy_on_request(handle)
@@ -54,6 +71,17 @@ function envoy_on_request(handle)
     headers:replace("x-haywain-length", headers:get("content-length"))
     handle:respond({ [":status"] = "413" },
       ("The request body is too large: %d bytes, the limit is %d bytes."):format(length, limit))
+    return
+  end
+  if headers:get(":path"):find("%%[89a-fA-F]%x") and not is_utf8(headers:get(":path")) then
+    handle:respond({ [":status"] = "400" }, "The path is not valid: it must be UTF-8.")
+    return
+  end
+  -- The transcoder would parse a body of these as JSON and bind its members; it means nothing.
+  if BODILESS[headers:get(":method")] and (length and length > 0 or headers:get("transfer-encoding")) then
+    local body = handle:body(true)                       -- may yield: every wrapper fetched before is dead after it
+    local left = body and body:setBytes("") or 0
+    handle:headers():replace("content-length", tostring(left))
   end
 end
 

@@ -84,6 +84,14 @@ def test_health_names_what_is_away(rest_mesh: RestMesh, stopped: list[str], serv
     assert health.json()["status"] == "unhealthy"
     assert health.json()["reason"] == f"{service} is not reachable"
     assert health.json()["error"]["message"]
+    detailed = rest_mesh.client.get("/health/detailed")
+    assert detailed.status_code == 503
+    body = detailed.json()
+    assert (body["status"], body["reason"]) == ("unhealthy", health.json()["reason"])
+    away = {"status": "unhealthy", "latency_ms": None, "reason": "it is not reachable"}
+    assert {name for name, one in body["components"].items() if one == away} == {service}
+    assert body["batch_backlog_rows"] == (None if service == "scheduler" else 5_000_000_000)
+    assert body["error"]["code"] == "unhealthy"
 
 
 @pytest.mark.parametrize("service", ["files", "batches", "scheduler"])

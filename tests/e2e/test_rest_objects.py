@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ def test_batch(mesh: Mesh, schemas: dict[str, Any]) -> None:
         answer = mesh.client.get(f"/v1/batches/{created['id']}")
         _strict(types.Batch, answer)
         seen.append(answer.json())
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in itertools.pairwise(seen):
         _has_every_field(schemas, "BatchObject", after)
         for name, value in before.items():
             if name.endswith("_at") and value is not None:
@@ -170,9 +171,11 @@ def test_completion(mesh: Mesh, schemas: dict[str, Any]) -> None:
     read = [json.loads(chunk) for chunk in _events(mesh, "/v1/completions", body | {"stream": True})]
     for index, text in enumerate(["one two", "5 6"]):
         assert "".join(c["text"] for chunk in read for c in chunk["choices"] if c["index"] == index) == text
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{mesh.port}/v1", api_key="any", max_retries=0) as client:
-        with client.completions.create(model="echo", prompt="one two", stream=True) as stream:
-            assert "".join(chunk.choices[0].text for chunk in stream) == "one two"
+    with (
+        openai.OpenAI(base_url=f"http://127.0.0.1:{mesh.port}/v1", api_key="any", max_retries=0) as client,
+        client.completions.create(model="echo", prompt="one two", stream=True) as stream,
+    ):
+        assert "".join(chunk.choices[0].text for chunk in stream) == "one two"
 
 
 def test_embeddings(mesh: Mesh, schemas: dict[str, Any]) -> None:

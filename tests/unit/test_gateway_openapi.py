@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -61,7 +61,7 @@ def test_every_answer_can_be_an_error(described: dict[str, Any]) -> None:
 class _Asking(Body):
     """Remembers what is asked for, at any depth."""
 
-    asked: set[str] = set()
+    asked: ClassVar[set[str]] = set()
 
     def _take(self, name: str, expected: str, *kinds: type, nullable: bool = True) -> Any:
         self.asked.add(self._prefix + name)
