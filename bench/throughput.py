@@ -2,7 +2,7 @@
 
     python bench/throughput.py --rows 50000 [--row-bytes 200] [--slots 128]
 
-Prints one line a stage, the total, and each process's highest resident memory.
+Prints one line a stage, the total, and each process's highest resident memory and processor time.
 """
 
 from __future__ import annotations
@@ -23,26 +23,66 @@ import psutil
 TERMINAL = ("completed", "failed", "expired", "cancelled")
 
 
-class Memory(threading.Thread):
-    """Samples the resident memory of a process family."""
+class Family(threading.Thread):
+    """Watches a process and all below it: memory at its highest, processor time, and how busy others keep the machine meanwhile."""
 
     def __init__(self, pid: int) -> None:
         """`pid` is the family's root."""
         super().__init__(daemon=True)
         self.highest: dict[str, float] = defaultdict(float)
+        """Megabytes by process name; `scheduler pool` are the processes that a scheduler started."""
         self._root = psutil.Process(pid)
+        self._cpu: dict[tuple[str, int], float] = {}
+        self._first: dict[tuple[str, int], float] = {}
+        self._began, self._busy = time.perf_counter(), _busy_seconds()
         self.done = threading.Event()
 
     def run(self) -> None:
         """Sample until `done`."""
+        self.sample()
+        self._first = dict(self._cpu)
         while not self.done.wait(0.2):
-            for process in (self._root, *self._root.children(recursive=True)):
-                try:
-                    words, megabytes = process.cmdline(), process.memory_info().rss / 1e6
-                except psutil.Error:
-                    continue
-                name = words[3] if words[1:3] == ["-m", "haywain"] else Path(words[0]).name if words else "?"
-                self.highest[name] = max(self.highest[name], megabytes)
+            self.sample()
+
+    def sample(self) -> None:
+        """Look at every process once."""
+        for process in (self._root, *self._root.children(recursive=True)):
+            try:
+                name = self._called(process)
+                times = process.cpu_times()
+                with open(f"/proc/{process.pid}/status") as status:
+                    peak = next((line for line in status if line.startswith("VmHWM")), "VmHWM: 0 kB")
+            except (psutil.Error, OSError):
+                continue
+            self._cpu[name, process.pid] = times.user + times.system
+            self.highest[name] = max(self.highest[name], int(peak.split()[1]) / 1000)
+
+    def _called(self, process: psutil.Process) -> str:
+        words = process.cmdline()
+        if words[1:3] == ["-m", "haywain"]:
+            return words[3]
+        if "multiprocessing" in " ".join(words):
+            parent = process.parent()
+            kind = "tracker" if "resource_tracker" in " ".join(words) else "pool"
+            return f"{self._called(parent) if parent else '?'} {kind}"
+        return Path(words[0]).name if words else "?"
+
+    def seconds(self) -> dict[str, float]:
+        """Tell the processor time by name since the first sample."""
+        spent: dict[str, float] = defaultdict(float)
+        for (name, pid), seconds in self._cpu.items():
+            spent[name] += seconds - self._first.get((name, pid), 0.0)
+        return spent
+
+    def others(self) -> float:
+        """Tell how many processors were busy with something else than the family and this benchmark."""
+        mine = sum(self.seconds().values()) + time.process_time()
+        return max(0.0, _busy_seconds() - self._busy - mine) / (time.perf_counter() - self._began)
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.system + times.nice + times.irq + times.softirq)
 
 
 def write_input(path: Path, rows: int, row_bytes: int) -> None:
@@ -105,7 +145,8 @@ def main() -> None:
         print(f"{options.rows} rows, {source.stat().st_size / 1e6:.0f} MB")
         size = source.stat().st_size + 1_000_000
         sets = [f"engine.echo.slots={options.slots}", f"batches.max_lines={options.rows}", f"files.max_file_bytes={size}"]
-        sets.append(f"envoy.max_upload_bytes={size + 1_000_000}")
+        sets += [f"envoy.max_upload_bytes={size + 1_000_000}", f"scheduler.intake_rows={max(options.rows, 1_000_000)}"]
+        sets.append(f"batches.max_line_bytes={max(1_048_576, 2 * options.row_bytes)}")
         words = [sys.executable, "-m", "haywain", "up", "--engine", "echo", "--data", f"{folder}/data", "--port", str(options.port)]
         began = time.perf_counter()
         mesh = subprocess.Popen([*words, *(word for text in sets for word in ("--set", text))], stdout=subprocess.PIPE)
@@ -114,13 +155,16 @@ def main() -> None:
             if not mesh.stdout.readline().startswith(b"ready"):
                 sys.exit("the mesh did not start")
             print(f"{'ready':<12} {time.perf_counter() - began:8.2f} s")
-            memory = Memory(mesh.pid)
-            memory.start()
+            family = Family(mesh.pid)
+            family.start()
             with httpx.Client(base_url=f"http://127.0.0.1:{options.port}", timeout=None, trust_env=False) as client:  # noqa: S113
                 measure(client, source, Path(folder) / "out.jsonl", options.rows)
-            memory.done.set()
-            for name, megabytes in sorted(memory.highest.items()):
-                print(f"{name:<24} {megabytes:6.0f} MB")
+            family.done.set()
+            family.join()
+            print(f"others kept {family.others():.2f} of {psutil.cpu_count()} processors busy")
+            seconds = family.seconds()
+            for name, megabytes in sorted(family.highest.items()):
+                print(f"{name:<24} {megabytes:6.0f} MB {seconds[name]:8.2f} s")
         finally:
             mesh.terminate()
             mesh.wait()
