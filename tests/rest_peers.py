@@ -18,7 +18,8 @@ from haywain.scheduler.v1 import scheduler_pb2
 
 __all__ = ["ScriptedScheduler"]
 
-SCRIPTS = ("say", "refuse", "busy", "break", "lose", "crash", "wait", "nothing")
+SCRIPTS = ("say", "refuse", "busy", "break", "lose", "crash", "wait", "late", "nothing")
+LATE_SECONDS = 1.5
 CREATED = 1_700_000_000
 _READY, _DRAINING = scheduler_pb2.EngineStatus.STATE_READY, scheduler_pb2.EngineStatus.STATE_DRAINING
 
@@ -95,10 +96,10 @@ class ScriptedScheduler(SchedulerPeer):
         """Play what the last message says: a word, then how many deltas come first."""
         self.requests.append(request)
         script, count = _script(request)
-        for number in range(count):
-            yield scheduler_pb2.CompleteResponse(delta=engine_pb2.SequenceDelta(body=b'{"n":%d}' % number))
+        async for delta in _deltas(script, count):
+            yield delta
         match script:
-            case "say":
+            case "say" | "late":
                 yield _result(200, b'{"object":"chat.completion","big":9007199254740993,"none":null}')
             case "refuse":
                 yield _result(422, openai.error_body("Not with me.", code="context_length_exceeded", param="messages"))
@@ -126,6 +127,13 @@ def _script(request: scheduler_pb2.CompleteRequest) -> tuple[str, int]:
     except (AttributeError, LookupError, TypeError):
         return "", 0
     return (script, int(count or 0)) if script in SCRIPTS else ("", 0)
+
+
+async def _deltas(script: str, count: int) -> AsyncIterator[scheduler_pb2.CompleteResponse]:
+    if script == "late":
+        await asyncio.sleep(LATE_SECONDS)
+    for number in range(count):
+        yield scheduler_pb2.CompleteResponse(delta=engine_pb2.SequenceDelta(body=b'{"n":%d}' % number))
 
 
 def _echoed(request: scheduler_pb2.CompleteRequest) -> engine_pb2.SequenceResult:

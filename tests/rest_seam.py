@@ -25,15 +25,16 @@ from gateway import service as gateway
 from haywain import rpc
 from haywain.blobs import DirectoryBlobStore
 from haywain.scheduler.v1 import scheduler_pb2_grpc
-from haywain.settings import BatchesSettings, EnvoySettings, FilesSettings, Settings
+from haywain.settings import BatchesSettings, EnvoySettings, FilesSettings, GatewaySettings, Settings
 from services.batches import service as batches
 from services.files import service as files
 
-__all__ = ["MAX_BODY_BYTES", "MAX_FILE_BYTES", "MAX_PART_BYTES", "MAX_PART_BODY_BYTES", "MAX_UPLOAD_BYTES", "RestMesh"]
+__all__ = ["MAX_BODY_BYTES", "MAX_FILE_BYTES", "MAX_PART_BODY_BYTES", "MAX_PART_BYTES", "MAX_UPLOAD_BYTES", "RestMesh"]
 
 MAX_FILE_BYTES, MAX_UPLOAD_BYTES, MAX_BODY_BYTES = 3_000_000, 4_000_000, 1_500_000
 """small limits, so that going over them is quick; bodies still larger than the buffers of a connection"""
 MAX_PART_BYTES, MAX_PART_BODY_BYTES, MAX_WHOLE_BYTES = 2_000_000, 2_200_000, 5_000_000
+KEEPALIVE_SECONDS = 1.0
 
 Serve = Callable[[Settings, asyncio.Event], Awaitable[None]]
 
@@ -54,6 +55,7 @@ class RestMesh:
             ),
             files=FilesSettings(max_file_bytes=MAX_FILE_BYTES, max_part_bytes=MAX_PART_BYTES, max_upload_bytes=MAX_WHOLE_BYTES),
             batches=BatchesSettings(),
+            gateway=GatewaySettings(event_keepalive_seconds=KEEPALIVE_SECONDS),
         )
         self.address = f"127.0.0.1:{self.settings.envoy.port}"
         self.client = httpx.Client(base_url=f"http://{self.address}", timeout=30.0, trust_env=False)

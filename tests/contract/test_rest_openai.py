@@ -73,6 +73,18 @@ def test_streams(client: openai.OpenAI) -> None:
     assert busy.value.response.headers["retry-after"] == "7"
 
 
+def test_a_stream_that_waits(rest_mesh: RestMesh, client: openai.OpenAI) -> None:
+    """While a stream has nothing to say it sends comments, which the client passes over; an error after one is an event."""
+    with client.chat.completions.create(model="echo", messages=_say("late 2"), stream=True) as stream:
+        assert [chunk.model_extra for chunk in stream] == [{"n": 0}, {"n": 1}]
+    body = {"model": "echo", "messages": _say("late 1"), "stream": True}
+    answer = rest_mesh.client.post("/v1/chat/completions", json=body)
+    assert answer.headers["content-type"] == "text/event-stream"
+    assert answer.text.startswith(": waiting\n\ndata: {")
+    body["stream"] = False
+    assert rest_mesh.client.post("/v1/chat/completions", json=body).json()["object"] == "chat.completion"
+
+
 @pytest.mark.parametrize(
     ("script", "raised"),
     [("refuse", openai.UnprocessableEntityError), ("busy", openai.RateLimitError), ("crash", openai.InternalServerError)],
