@@ -15,7 +15,7 @@ from gateway.multipart import Form
 from gateway.peers import Peer
 from gateway.query import Page, integer, one_of, parameters
 from gateway.relay import gathered, store
-from haywain import errors, rpc
+from haywain import errors, ids, rpc
 from haywain.files.v1 import files_pb2
 from haywain.gateway.v1 import gateway_pb2
 
@@ -76,7 +76,8 @@ class Files:
     async def upload(self, messages: AsyncIterator[gateway_pb2.UploadFileRequest], context: Context) -> httpbody_pb2.HttpBody:
         """Hand a multipart body on to the files service as it comes, in constant memory."""
         parameters(context)
-        answer = await store(self._files, self._files.stub.UploadFile, _requests(messages))
+        # With an id of its own the call can be repeated when the service restarts during it, and still stores one file.
+        answer = await store(self._files, self._files.stub.UploadFile, _requests(messages, ids.new("create_")))
         return json_body(FileObject.of(answer.file))
 
     async def page(self, context: Context) -> httpbody_pb2.HttpBody:
@@ -159,17 +160,19 @@ async def _bodies(messages: AsyncIterator[gateway_pb2.UploadFileRequest]) -> Asy
         yield message.http_body.content_type, message.http_body.data
 
 
-async def _requests(messages: AsyncIterator[gateway_pb2.UploadFileRequest]) -> AsyncGenerator[files_pb2.UploadFileRequest, None]:
+async def _requests(
+    messages: AsyncIterator[gateway_pb2.UploadFileRequest], request_id: str
+) -> AsyncGenerator[files_pb2.UploadFileRequest, None]:
     """Make header, bytes and end of a form. Raises InvalidRequest."""
     form = Form(_FIELDS)
     size = 0
     async with contextlib.aclosing(form.read(_bodies(messages))) as chunks:
         async for data in gathered(chunks):
             if not size:
-                yield files_pb2.UploadFileRequest(header=_header(form))
+                yield files_pb2.UploadFileRequest(header=_header(form, request_id))
             size += len(data)
             yield files_pb2.UploadFileRequest(data=data)
-    final = _header(form)
+    final = _header(form, request_id)
     if not final.purpose:
         raise errors.InvalidRequest("Missing required parameter: 'purpose'.", code="missing_required_parameter", param="purpose")
     if not size:
@@ -178,7 +181,7 @@ async def _requests(messages: AsyncIterator[gateway_pb2.UploadFileRequest]) -> A
     yield files_pb2.UploadFileRequest(end=end)
 
 
-def _header(form: Form) -> _Header:
+def _header(form: Form, request_id: str) -> _Header:
     """Make the header of what is known so far. Raises InvalidRequest for what is wrong already."""
     anchor, seconds = form.fields.get("expires_after[anchor]"), form.fields.get("expires_after[seconds]")
     if anchor is not None:
@@ -186,4 +189,5 @@ def _header(form: Form) -> _Header:
     expiry = integer("expires_after[seconds]", seconds, MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS) if seconds is not None else 0
     if form.fields.get("purpose") == "":
         raise errors.InvalidRequest("Invalid 'purpose': it must not be empty.", param="purpose")
-    return _Header(tenant=TENANT, filename=form.filename, purpose=form.fields.get("purpose", ""), expires_after_seconds=expiry)
+    purpose = form.fields.get("purpose", "")
+    return _Header(request_id=request_id, tenant=TENANT, filename=form.filename, purpose=purpose, expires_after_seconds=expiry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc
@@ -44,14 +45,16 @@ class Peer:
             raise errors.Unavailable(retry_after=1) from None
 
     async def ask(self, method: Any, request: Any, *, timeout: float = CALL_SECONDS) -> Any:
-        """Call a unary RPC of `stub` that can be repeated: a read, an idempotent write, or one with a request id.
+        """Call an RPC with one answer that can be repeated: a read, an idempotent write, or one with a request id.
 
-        It is repeated when the service went away during it. Raises what the service raised, Unavailable, or DeadlineExceeded.
+        `request` is a message, or a list of them for an RPC that takes a stream. It is repeated when the service went away during
+        it. Raises what the service raised, Unavailable, or DeadlineExceeded.
         """
         for left in reversed(range(TRIES)):
             await self.connected()
             try:
-                return await rpc.call(method, request, timeout=timeout, tenant=TENANT, wait=False)
+                sent = _each(request) if isinstance(request, list) else request
+                return await rpc.call(method, sent, timeout=timeout, tenant=TENANT, wait=False)
             except errors.Unavailable as error:
                 if not left or type(error) is not errors.Unavailable:
                     raise
@@ -66,6 +69,11 @@ class Peer:
             answer = await rpc.call(check, health_pb2.HealthCheckRequest(), timeout=within, wait=False)
             return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
         return False
+
+
+async def _each(messages: list[Any]) -> AsyncGenerator[Any, None]:
+    for message in messages:
+        yield message
 
 
 class Peers:

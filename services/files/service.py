@@ -215,9 +215,9 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[Services]:
         await database.close()
 
 
-async def serve(settings: Settings, stopping: asyncio.Event) -> None:
-    """Serve until `stopping` is set."""
-    async with opened(settings, SystemClock()) as services:
+async def serve(settings: Settings, stopping: asyncio.Event, clock: Clock | None = None) -> None:
+    """Serve until `stopping` is set; by the machine's clock unless given another."""
+    async with opened(settings, clock or SystemClock()) as services:
         served = [
             (services.files, files_pb2_grpc.add_FilesServiceServicer_to_server, NAME),
             (services.uploads, uploads_pb2_grpc.add_UploadsServiceServicer_to_server, UPLOADS_NAME),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,9 +77,9 @@ def test_client_hangs_up(rest_mesh: RestMesh, order: str) -> None:
     before = _stored(rest_mesh)
     listed = rest_mesh.client.get("/v1/files").json()["data"]
     parts = [PURPOSE] if order == "purpose first" else []
-    form = multipart([*parts, {"name": "file", "filename": "a.bin", "text": "x" * 500_000}], end=False)
+    form = multipart([*parts, {"name": "file", "filename": "a.bin", "text": "x" * 1_500_000}], end=False)
     with socket.create_connection(("127.0.0.1", rest_mesh.settings.envoy.port)) as client:
-        head = f"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-type: {FORM['content-type']}\r\ncontent-length: 1000000\r\n\r\n"
+        head = f"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-type: {FORM['content-type']}\r\ncontent-length: 2000000\r\n\r\n"
         client.sendall(head.encode() + form)
         until("bytes arrived", lambda: _stored(rest_mesh) != before, timeout=10)
     until("bytes are gone", lambda: _stored(rest_mesh) == before, timeout=10)
@@ -92,3 +94,19 @@ def test_body_that_ends_early(rest_mesh: RestMesh) -> None:
     assert answer.status_code == 400
     assert "multipart" in assert_envelope(answer)["message"]
     until("scratch is gone", lambda: _stored(rest_mesh) == before, timeout=10)
+
+
+def test_small_uploads_outlive_a_restart(rest_mesh: RestMesh) -> None:
+    """Uploads of up to a megabyte that meet a restart of the Files service are stored, once each."""
+    purpose = f"restart-{time.time_ns()}"
+    restarting = threading.Thread(target=lambda: (rest_mesh.stop("files"), rest_mesh.start("files")))
+    form = multipart([{"name": "purpose", "value": purpose}, {"name": "file", "filename": "a", "text": "x" * 100_000}])
+    stored = []
+    restarting.start()
+    while restarting.is_alive() or len(stored) < 20:
+        answer = rest_mesh.client.post("/v1/files", content=form, headers=FORM)
+        assert answer.status_code == 200, answer.text
+        stored.append(answer.json()["id"])
+    restarting.join()
+    listed = rest_mesh.client.get("/v1/files", params={"purpose": purpose, "order": "asc"}).json()["data"]
+    assert [file["id"] for file in listed] == stored
