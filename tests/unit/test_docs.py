@@ -52,3 +52,31 @@ def test_the_walk_names_what_exists() -> None:
         assert (ROOT / file).exists(), file
         missing = set(re.findall(r"`([A-Za-z_.]+)`", names)) - defined_names(ROOT / file)
         assert not missing, (file, missing)
+
+
+def test_every_route_is_documented() -> None:
+    """docs/api.md has a section for each REST route, and none for others."""
+    proto = (ROOT / "protos" / "haywain" / "gateway" / "v1" / "gateway.proto").read_text()
+    routes = {f"{verb.upper()} {path}" for verb, path in re.findall(r'\b(get|post|delete): "([^"]+)"', proto)}
+    documented = re.findall(r"^### ([A-Z]+ /\S*)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted(route.replace("{model=**}", "{model}") for route in routes)
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    """Every relative link of the README and of docs/ names a file, and the heading that it points at."""
+    broken = []
+    for page in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))):
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if "://" in target:
+                continue
+            name, _, anchor = target.partition("#")
+            file = (page.parent / name) if name else page
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                broken.append((page.name, target))
+    assert not broken
+
+
+def anchors(file: Path) -> set[str]:
+    """Every heading as GitHub links to it."""
+    headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
