@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.llamacpp import policy
+from engine.llamacpp import policy, prefixes
 from engine.llamacpp.grammar import Grammar
 from engine.llamacpp.messages import Begin, Cancel, Chance, Delta, Ended, FromDecoder
 from engine.llamacpp.model import Model
@@ -26,11 +26,11 @@ __all__ = ["Loop"]
 class _Sequence:
     """A sequence in a slot: prefilling until all of its prompt is evaluated, then decoding."""
 
-    def __init__(self, begin: Begin, slot: int, vocabulary: Vocabulary) -> None:
+    def __init__(self, begin: Begin, place: prefixes.Place, vocabulary: Vocabulary) -> None:
         self.begin = begin
-        self.slot = slot
+        self.slot = place.slot
         self.prompt = np.frombuffer(begin.tokens, np.int32)
-        self.evaluated = 0
+        self.cached = self.evaluated = place.keep
         self.next = -1
         """the token to evaluate next, once decoding"""
         self.output = 0
@@ -63,12 +63,16 @@ class Loop:
     """All sequences of one decoder. For one thread."""
 
     def __init__(self, model: Model) -> None:
-        """Start with every slot free."""
+        """Start with every slot free and empty."""
+        for slot in range(model.slots):
+            model.forget(slot)
         self._model = model
         self._vocabulary = model.vocabulary
         self._waiting: list[tuple[int, int, Begin]] = []
         self._arrivals = 0
-        self._free = list(range(model.slots))
+        self._free = set(range(model.slots))
+        self._held = [prefixes.Held(model.context_length) for _ in range(model.slots)]
+        self._admissions = 0
         self._running: dict[int, _Sequence] = {}
         self._events: list[FromDecoder] = []
 
@@ -102,9 +106,34 @@ class Loop:
         return events
 
     def _admit(self) -> None:
+        """Put waiting sequences into free slots, the urgent ones first; some wait for a prefix that is just being evaluated."""
+        later: list[tuple[int, int, Begin]] = []
+        coming = {sequence.slot: sequence.prompt for sequence in self._running.values() if sequence.left}
         while self._waiting and self._free:
-            _, _, begin = heapq.heappop(self._waiting)
-            self._running[begin.run] = _Sequence(begin, heapq.heappop(self._free), self._vocabulary)
+            entry = heapq.heappop(self._waiting)
+            prompt = np.frombuffer(entry[2].tokens, np.int32)
+            place = prefixes.place(prompt, self._held, self._free, coming, self._model.layout)
+            if place is None:
+                later.append(entry)
+                continue
+            self._seat(_Sequence(entry[2], place, self._vocabulary), place)
+            coming[place.slot] = prompt
+        for entry in later:
+            heapq.heappush(self._waiting, entry)
+
+    def _seat(self, sequence: _Sequence, place: prefixes.Place) -> None:
+        """Make a slot hold what its sequence has of its prompt already."""
+        slot, source, keep = place
+        if slot == source:
+            self._model.forget(slot, keep)
+            self._held[slot].cut(keep)
+        else:
+            self._model.copy(source, slot, keep)
+            self._held[slot].become(self._held[source], keep)
+        self._admissions += 1
+        self._held[slot].used = self._held[source].used = self._admissions
+        self._free.remove(slot)
+        self._running[sequence.begin.run] = sequence
 
     def _split(self) -> tuple[list[_Sequence], list[_Sequence]]:
         """Give who decodes, by slot, and who prefills, the most urgent first."""
@@ -125,7 +154,10 @@ class Loop:
         batch.clear()
         for sequence in decoding:
             batch.add(sequence.slot, sequence.next, self._model.length(sequence.slot), logits=True)
-        self._sample(decoding, self._model.decode(batch))
+        logits = self._model.decode(batch)
+        for sequence in decoding:
+            self._held[sequence.slot].generated(sequence.next)
+        self._sample(decoding, logits)
 
     def _prefill(self, sequence: _Sequence, size: int) -> None:
         batch = self._model.batch
@@ -134,6 +166,7 @@ class Loop:
         batch.add(sequence.slot, chunk, sequence.evaluated, logits=size == sequence.left)
         sequence.evaluated += size
         logits = self._model.decode(batch)
+        self._held[sequence.slot].prefilled(chunk)
         if not sequence.left:
             self._sample([sequence], logits)
 
@@ -175,8 +208,7 @@ class Loop:
 
     def _end(self, sequence: _Sequence, finish: str) -> None:
         del self._running[sequence.begin.run]
-        self._model.forget(sequence.slot)
-        heapq.heappush(self._free, sequence.slot)
+        self._free.add(sequence.slot)
         run_ms = int((time.monotonic() - sequence.since) * 1000)
         ended = Ended(
             run=sequence.begin.run,
@@ -184,6 +216,7 @@ class Loop:
             finish=finish,
             output_tokens=sequence.output,
             run_ms=run_ms,
+            cached_tokens=sequence.cached,
             chances=[chance for _, chance in sequence.chances],
         )
         self._events.append(ended)

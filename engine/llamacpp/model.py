@@ -1,7 +1,7 @@
 """A model with its weights and one context of many slots.
 
 Every argument is checked here before it goes to the library, which answers some bad ones by ending the process. Each slot is a
-sequence of llama.cpp with a KV stream of its own: what one holds never moves because of another.
+sequence of llama.cpp, as a rule with a KV stream of its own: what one holds never moves because of another.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.llamacpp.native import amx_is_compiled_in, complaints, library
+from engine.llamacpp.policy import Layout
 from engine.llamacpp.vocabulary import Vocabulary
 from haywain.errors import HaywainError, SettingsError
 
@@ -107,6 +108,9 @@ class Model:
             raise SettingsError(f"engine.llamacpp.slots must be 1 to {MAX_SLOTS}, not {slots}")
         self.slots = slots
         self.context_length = context_length
+        self.layout = Layout()
+        self._threads = threads
+        self._context: Any = None
         with contextlib.ExitStack() as undo:
             parameters = library.llama_model_default_params()
             parameters.use_extra_bufts = not amx_is_compiled_in()
@@ -115,26 +119,41 @@ class Model:
                 raise SettingsError(f"model file {path} can't be loaded: {complaints()}")
             undo.callback(library.llama_model_free, self._model)
             self.vocabulary = Vocabulary(self._model)
-            self._context = library.llama_init_from_model(self._model, self._parameters(batch_tokens, threads))
-            if not self._context:
+            self.batch = Batch(batch_tokens)
+            undo.callback(self.batch.close)
+            undo.callback(self._free_context)
+            if not self.lay_out(self.layout):
                 size = self.vocabulary.kv_bytes_per_token * self._rounded() * slots / 2**20
                 reason = f"{slots} slots of {context_length} tokens need {size:.0f} MiB of KV cache"
                 raise SettingsError(f"model {path} has no room to run: {reason}; {complaints()}")
-            undo.callback(library.llama_free, self._context)
-            self._memory = library.llama_get_memory(self._context)
-            self.batch = Batch(batch_tokens)
-            undo.callback(self.batch.close)
-            self._lengths = [0] * slots
             self._undo = undo.pop_all()
 
-    def _parameters(self, batch_tokens: int, threads: int) -> Any:
+    def lay_out(self, layout: Layout) -> bool:
+        """Empty every slot and compute in another way from now on; False when there is no memory for it, and nothing runs then."""
+        self._free_context()
+        self._lengths = [0] * self.slots
+        self.layout = layout
+        self._context = library.llama_init_from_model(self._model, self._parameters(layout))
+        if not self._context:
+            return False
+        self._memory = library.llama_get_memory(self._context)
+        return True
+
+    def _free_context(self) -> None:
+        context, self._context = self._context, None
+        if context:
+            library.llama_free(context)
+
+    def _parameters(self, layout: Layout) -> Any:
         parameters = library.llama_context_default_params()
         parameters.n_ctx = self._rounded() * self.slots
         parameters.n_seq_max = self.slots
-        parameters.n_batch = parameters.n_ubatch = batch_tokens
-        parameters.n_threads = parameters.n_threads_batch = threads
-        parameters.kv_unified = False
-        parameters.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        parameters.n_batch = parameters.n_ubatch = self.batch.capacity
+        parameters.n_threads = parameters.n_threads_batch = self._threads
+        parameters.kv_unified = layout.unified
+        parameters.flash_attn_type = (
+            library.LLAMA_FLASH_ATTN_TYPE_ENABLED if layout.flash else library.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
         parameters.no_perf = True
         return parameters
 
@@ -181,6 +200,17 @@ class Model:
             raise ValueError(f"slot {slot} of {self.slots} can't be cut to {keep} tokens")
         library.llama_memory_seq_rm(self._memory, slot, keep or -1, -1)
         self._lengths[slot] = keep
+
+    def copy(self, source: int, target: int, keep: int) -> None:
+        """Make a slot hold the first `keep` tokens of another one, in place of what it held."""
+        if not 0 <= source < self.slots or source == target or not 0 < keep <= self._lengths[source]:
+            raise ValueError(f"slot {source} of {self.slots} has no {keep} tokens to copy to slot {target}")
+        self.forget(target)
+        # From one stream to another all is copied or nothing; a part ends the process.
+        end = keep if self.layout.unified else -1
+        library.llama_memory_seq_cp(self._memory, source, target, 0 if self.layout.unified else -1, end)
+        self._lengths[target] = self._lengths[source]
+        self.forget(target, keep)
 
     def close(self) -> None:
         """Free everything."""

@@ -7,11 +7,27 @@ changes its last bits, and with quantised weights those soon change words.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-__all__ = ["CHUNK", "chunk", "fit", "share"]
+__all__ = ["CHUNK", "LEAST", "TILE", "Layout", "chunk", "fit", "reusable", "share", "slots", "tiled"]
 
 CHUNK = 128
-"""prompt tokens that are prefilled at once; flash attention on a CPU turns fast at 64"""
+"""prompt tokens that are prefilled at once"""
+LEAST = 8
+"""fewer tokens than these are not worth taking from a cache"""
+TILE = 64
+"""chunks of so many tokens take another, faster way through flash attention on a CPU than smaller ones"""
+
+
+class Layout(NamedTuple):
+    """How attention is computed and where the KV cache lies."""
+
+    flash: bool = True
+    """flash attention: faster for short rows; without it, for long ones"""
+    unified: bool = False
+    """one KV cache for all slots, in which sequences share the cells of a prefix; else a stream for each"""
+    exact: bool = False
+    """reuse only what gives the same bits as evaluating the prompt anew"""
 
 
 def chunk(remaining: int) -> int:
@@ -22,6 +38,29 @@ def chunk(remaining: int) -> int:
     if remaining == CHUNK + 1:
         return CHUNK // 2
     return min(remaining, CHUNK)
+
+
+def tiled(prompt: int) -> int:
+    """Count the tokens of a prompt that are evaluated in chunks of `TILE` or more; the others follow at its end."""
+    rest = prompt % CHUNK
+    return prompt if rest >= TILE or (rest == 1 and prompt > CHUNK) else prompt - rest
+
+
+def reusable(shared: int, prompt: int, held_tiled: int, layout: Layout) -> int:
+    """Tell how many of the `shared` first tokens of a prompt of `prompt` tokens are taken from a KV cache.
+
+    The last one never is, because the next token follows from its evaluation, nor all but one: a chunk of one token would be left.
+    With flash attention the first `held_tiled` tokens of the cache were computed in large chunks. Each token must have been, or
+    will be, computed as it would be without the cache, so that the answer is the same; without flash attention chunks of all sizes
+    agree.
+    """
+    size = min(shared, prompt - 2)
+    large = tiled(prompt)
+    # Behind the large chunks the donor's are small ones, as the prompt's own would be.
+    alike = size >= large and (held_tiled == large or held_tiled > large == size)
+    if layout.flash and not alike:
+        size = min(size, held_tiled) // CHUNK * CHUNK
+    return size if size >= LEAST else 0
 
 
 def share(decoding: int, remaining: Sequence[int], budget: int) -> list[int]:

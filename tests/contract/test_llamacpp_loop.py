@@ -13,6 +13,7 @@ import tiny_gguf
 from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, FromDecoder, Sampling
 from engine.llamacpp.model import Batch, Model
+from engine.llamacpp.policy import Layout
 from haywain.errors import SettingsError
 
 SLOTS = 6
@@ -71,6 +72,75 @@ def test_together_as_alone(model: Model) -> None:
     for run, expected in alone.items():
         for other in (together[run], backwards[run]):
             assert (other.text, other.finish, other.output_tokens) == (expected.text, expected.finish, expected.output_tokens)
+
+
+def sharing(count: int, prefixes: list[int]) -> list[list[int]]:
+    """Make prompts that begin with one of a few prefixes of these lengths, or with each other."""
+    chance = random.Random(9)
+    heads = [[chance.randrange(256) for _ in range(length)] for length in prefixes]
+    made: list[list[int]] = []
+    for _ in range(count):
+        head = chance.choice([*heads, *made[-3:]])
+        made.append([*head, *(chance.randrange(256) for _ in range(chance.randint(0, 60)))][:470] or [1])
+    return made
+
+
+@pytest.mark.parametrize("flash", [True, False])
+def test_reused_prefixes_change_no_text(model: Model, flash: bool) -> None:
+    """60 rows that share prefixes of all lengths say token for token what each says with nothing in the cache; much is reused."""
+    assert model.lay_out(Layout(flash=flash, exact=True))
+    begins = [begin(run, tokens) for run, tokens in enumerate(sharing(60, [20, 63, 100, 128, 150, 257, 300, 384]))]
+    alone = {run: finish(Loop(model), [one])[run] for run, one in enumerate(begins)}
+    loop = Loop(model)
+    together = finish(loop, begins)
+    again = finish(loop, begins[::-1])
+    model.lay_out(Layout())
+    for run, expected in alone.items():
+        assert expected.cached_tokens == 0
+        for other in (together[run], again[run]):
+            assert (other.text, other.output_tokens) == (expected.text, expected.output_tokens), run
+            assert 0 <= other.cached_tokens < len(begins[run].tokens) // 4
+    share = sum(end.cached_tokens for end in together.values()) / sum(len(one.tokens) // 4 for one in begins)
+    assert share > (0.35 if flash else 0.45)
+
+
+def test_a_shared_prefix_is_evaluated_once(model: Model) -> None:
+    """Rows that come together with one prefix wait for the first to evaluate it, in any of the slots, and so do later ones."""
+    assert model.lay_out(Layout(flash=False))
+    head = [7, *range(250)]
+    loop = Loop(model)
+    told = finish(loop, [begin(run, [*head, run, 1, 2, 3]) for run in range(20)])
+    assert [end.cached_tokens for end in told.values()].count(0) == 1
+    assert sum(end.cached_tokens for end in told.values()) == 19 * len(head)
+    later = finish(loop, [begin(30, [*head, 99, 98]), begin(31, [*head, 97, 96])])
+    assert [end.cached_tokens for end in later.values()] == [len(head)] * 2
+    model.lay_out(Layout())
+
+
+def test_a_later_turn_reuses_the_earlier_ones(model: Model) -> None:
+    """A conversation that grows finds all of its past in the slot of the turn before, the answer too."""
+    assert model.lay_out(Layout(flash=False))
+    loop = Loop(model)
+    turn = [random.Random(1).randrange(256) for _ in range(100)]
+    only_bytes = Sampling(logit_bias=dict.fromkeys(range(256, tiny_gguf.VOCABULARY), -100.0))
+    for run in range(3):
+        ended = finish(loop, [begin(run, turn, sampling=only_bytes, stream=False, max_output=20, logprobs=0)])[run]
+        # The last token was never evaluated.
+        expected = max(0, len(turn) - 12 - 1) if run else 0
+        assert ended.cached_tokens == expected
+        turn = [*turn, *(chance.piece[0] for chance in ended.chances), *range(12)]
+    model.lay_out(Layout())
+
+
+def test_copies_that_make_no_sense_never_reach_the_library(model: Model) -> None:
+    """A part of a stream, a missing slot or more than is held would end the process: they are refused before the call."""
+    loop = Loop(model)
+    finish(loop, [begin(0, "something to copy", max_output=2)])
+    for source, target, keep in ((0, 0, 3), (0, SLOTS, 3), (SLOTS, 0, 3), (1, 0, 3), (0, 1, 100), (0, 1, 0), (-1, 1, 3)):
+        with pytest.raises(ValueError, match="slot"):
+            model.copy(source, target, keep)
+    model.copy(0, 1, 5)
+    assert (model.length(0), model.length(1)) == (18, 5)
 
 
 def test_sampled_rows_repeat_beside_others(model: Model) -> None:
@@ -189,6 +259,7 @@ def test_a_context_may_be_filled_to_its_end(model: Model) -> None:
 
 def test_a_batch_that_makes_no_sense_never_reaches_the_library(model: Model) -> None:
     """Wrong tokens, slots, positions and sizes are refused before the call, some of which would end the process."""
+    Loop(model)
     cases = [(0, 10**6, 0), (0, -1, 0), (SLOTS, 1, 0), (0, 1, 5), (0, 1, -1)]
     for slot, token, position in cases:
         model.batch.clear()

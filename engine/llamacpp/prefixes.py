@@ -1,0 +1,120 @@
+"""What the slots' KV caches hold, and where a prompt that begins like one of them is put.
+
+    a prompt ── begins like what a free slot holds ──▶ that slot, cut to what they share
+             ├─ begins like what a busy slot holds ──▶ the slot that was used longest ago, after a copy
+             ├─ begins like what a slot is about to hold ──▶ waits for it
+             └─ begins like nothing ─────────────────▶ the slot that was used longest ago, emptied
+
+A slot keeps what it held when its row ends, so a prefix lives on until its slot is needed. There are few slots, and comparing two
+prompts takes microseconds, so every slot is looked at. Integers only; the loop does to the model what is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.llamacpp import policy
+
+__all__ = ["Held", "Place", "common", "place"]
+
+WORTH_COPYING: Final = 16
+"""tokens; copying a KV stream takes as long as evaluating a few"""
+WORTH_WAITING: Final = 48
+"""tokens; waiting takes some steps, in which other rows go on"""
+
+Tokens = npt.NDArray[np.int32]
+
+
+class Held:
+    """The tokens in one slot's KV cache."""
+
+    def __init__(self, context_length: int) -> None:
+        """Start empty."""
+        self._tokens: Tokens = np.zeros(context_length, np.int32)
+        self.size = 0
+        self.of_prompt = 0
+        """how many of them were evaluated as a prompt, many at once; those behind were generated"""
+        self.tiled = 0
+        """how many of them were evaluated in chunks that take the fast way through flash attention"""
+        self.used = 0
+        """when it was last of use, by a clock of admissions"""
+
+    @property
+    def tokens(self) -> Tokens:
+        """What is held."""
+        return self._tokens[: self.size]
+
+    def prefilled(self, chunk: Tokens) -> None:
+        """Note a chunk of a prompt that was evaluated."""
+        end = self.size + len(chunk)
+        self._tokens[self.size : end] = chunk
+        if self.tiled == self.size and len(chunk) >= policy.TILE:
+            self.tiled = end
+        self.size = self.of_prompt = end
+
+    def generated(self, token: int) -> None:
+        """Note a token that was generated and evaluated."""
+        self._tokens[self.size] = token
+        self.size += 1
+
+    def cut(self, keep: int) -> None:
+        """Note that only the first `keep` tokens are left."""
+        self.size = min(self.size, keep)
+        self.of_prompt = min(self.of_prompt, keep)
+        self.tiled = min(self.tiled, keep)
+
+    def become(self, other: Held, keep: int) -> None:
+        """Note that this is now a copy of the first `keep` tokens of another."""
+        self._tokens[:keep] = other.tokens[:keep]
+        self.size, self.of_prompt, self.tiled = keep, other.of_prompt, other.tiled
+        self.cut(keep)
+
+
+class Place(NamedTuple):
+    """Where a prompt goes: to `slot`, which first becomes a copy of `keep` tokens of `source`; the same slot is only cut."""
+
+    slot: int
+    source: int
+    keep: int
+
+
+def common(one: Tokens, other: Tokens) -> int:
+    """Count the tokens that two prompts begin with alike."""
+    size = min(len(one), len(other))
+    differ = one[:size] != other[:size]
+    first = int(differ.argmax()) if size else 0
+    return first if size and differ[first] else size
+
+
+def place(
+    prompt: Tokens, held: list[Held], free: Collection[int], coming: Mapping[int, Tokens], layout: policy.Layout
+) -> Place | None:
+    """Decide for a prompt; None when it is better off waiting. `free` is not empty.
+
+    `coming` holds the prompts of slots that are still prefilling.
+    """
+    best, keep = -1, 0
+    for slot, has in enumerate(held):
+        size = _reusable(prompt, has, layout)
+        if size > keep or (size == keep and size and slot in free and best not in free):
+            best, keep = slot, size
+    for slot, other in coming.items():
+        if slot not in free and policy.reusable(common(prompt, other), len(prompt), len(prompt), layout) - keep >= WORTH_WAITING:
+            return None
+    oldest = min(free, key=lambda slot: (held[slot].used, slot))
+    if best in free and (held[best].size - keep < WORTH_WAITING or best == oldest):
+        return Place(best, best, keep)
+    if keep < WORTH_COPYING:
+        return Place(oldest, oldest, _reusable(prompt, held[oldest], layout))
+    return Place(oldest, best, keep)
+
+
+def _reusable(prompt: Tokens, has: Held, layout: policy.Layout) -> int:
+    tokens = has.tokens[: has.of_prompt] if layout.exact else has.tokens
+    if not len(tokens) or tokens[0] != prompt[0]:
+        return 0
+    return policy.reusable(common(prompt, tokens), len(prompt), has.tiled, layout)
