@@ -47,9 +47,15 @@ class RangeNotSatisfiable(errors.InvalidRequest):
         self.size = size
 
 
+_SPECIAL = {RangeNotSatisfiable: 416, errors.KeyReused: 422}
+
+
 def http_status(error: errors.HaywainError) -> int:
     """Tell the HTTP status of an error."""
-    return 416 if isinstance(error, RangeNotSatisfiable) else _TABLE.get(type(error).status, (500, ""))[0]
+    for kind, status in _SPECIAL.items():
+        if isinstance(error, kind):
+            return status
+    return _TABLE.get(type(error).status, (500, ""))[0]
 
 
 def envelope(error: errors.HaywainError) -> bytes:

@@ -2,7 +2,8 @@
 
     HaywainError
     ├── InvalidRequest          the caller's fault; never retry unchanged
-    │   └── NoSuchCursor        a page token that names nothing
+    │   ├── NoSuchCursor        a page token that names nothing
+    │   └── KeyReused           an idempotency key that belongs to another request
     ├── Unauthenticated
     ├── PermissionDenied
     ├── NotFound
@@ -14,6 +15,7 @@
     ├── Conflict                the object's state forbids it; a retry can't cure it
     ├── TooLarge
     ├── CapacityExceeded        try again after `retry_after`
+    ├── KeyInUse                the request with this idempotency key is still running: try again
     ├── FencedOff               the lease was lost to a newer epoch
     ├── Unavailable             a peer or a store is away for now
     │   └── StorageFull
@@ -34,8 +36,8 @@ import grpc
 
 __all__ = [
     "BatchMissing", "CapacityExceeded", "Conflict", "DeadlineExceeded", "FencedOff", "FileGone", "FileMissing", "HaywainError",
-    "InvalidRequest", "ModelMissing", "NoSuchCursor", "NotFound", "PermissionDenied", "SettingsError", "StorageFull",
-    "TooLarge", "Unauthenticated", "Unavailable", "UploadMissing", "by_reason",
+    "InvalidRequest", "KeyInUse", "KeyReused", "ModelMissing", "NoSuchCursor", "NotFound", "PermissionDenied", "SettingsError",
+    "StorageFull", "TooLarge", "Unauthenticated", "Unavailable", "UploadMissing", "by_reason",
 ]  # fmt: skip
 
 
@@ -69,6 +71,12 @@ class InvalidRequest(HaywainError):
 
 class NoSuchCursor(InvalidRequest):
     """The page token names nothing in this list."""
+
+
+class KeyReused(InvalidRequest):
+    """This idempotency key was used for another request."""
+
+    default_code = "idempotency_key_reused"
 
 
 class Unauthenticated(HaywainError):
@@ -133,6 +141,14 @@ class CapacityExceeded(HaywainError):
     status = grpc.StatusCode.RESOURCE_EXHAUSTED
     retryable = True
     default_code = "capacity_exceeded"
+
+
+class KeyInUse(HaywainError):
+    """A request with this idempotency key is still running; try again."""
+
+    status = grpc.StatusCode.ABORTED
+    retryable = True
+    default_code = "idempotency_key_in_use"
 
 
 class FencedOff(HaywainError):

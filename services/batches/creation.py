@@ -12,7 +12,7 @@ from haywain.openai import ENDPOINTS
 from haywain.settings import BatchesSettings
 from services.batches.record import Defaults, Record
 
-__all__ = ["CREATE_PAIRS", "UPDATE_PAIRS", "check_file", "check_metadata", "new_record"]
+__all__ = ["CREATE_PAIRS", "UPDATE_PAIRS", "check_file", "check_key", "check_metadata", "new_record", "patience"]
 
 CREATE_PAIRS = 16
 UPDATE_PAIRS = 32
@@ -21,6 +21,10 @@ VALUE_LENGTH = 512
 MAX_WINDOW_SECONDS = 168 * 3_600
 MIN_EXPIRY_SECONDS = 3_600
 MAX_EXPIRY_SECONDS = 2_592_000
+MAX_WAIT_SECONDS = 30.0
+INLINE_LINES, INLINE_BYTES = 1_000, 4 * 1_048_576
+KEY_BYTES = 512
+_Request = batches_pb2.CreateBatchRequest
 _WINDOW = re.compile(r"([1-9][0-9]{0,6})([smh])", re.ASCII)
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600}
 _RANGES: dict[str, tuple[float, float]] = {
@@ -34,7 +38,9 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 def new_record(request: batches_pb2.CreateBatchRequest, settings: BatchesSettings, now: float) -> Record:
     """Check a request and make the record of its batch. Raises InvalidRequest that names the parameter."""
-    if not request.input_file_id:
+    if request.inline_input:
+        _check_inline(request)
+    elif not request.input_file_id:
         message = "Missing required parameter: 'input_file_id'."
         raise errors.InvalidRequest(message, code="missing_required_parameter", param="input_file_id")
     if request.endpoint not in ENDPOINTS:
@@ -42,6 +48,9 @@ def new_record(request: batches_pb2.CreateBatchRequest, settings: BatchesSetting
     window = _window_seconds(request.completion_window, settings.completion_windows)
     check_metadata(request.metadata, CREATE_PAIRS)
     _check_expiry(request.output_expires_after_seconds)
+    if request.pack and request.endpoint != "/v1/embeddings":
+        raise errors.InvalidRequest(f"'pack' means nothing to {request.endpoint}.", param="pack")
+    by_request = {_Request.INVALID_ROWS_FAIL: False, _Request.INVALID_ROWS_REJECT: True}
     return Record(
         batch_id=ids.new("batch_"),
         tenant=request.tenant or "default",
@@ -52,12 +61,28 @@ def new_record(request: batches_pb2.CreateBatchRequest, settings: BatchesSetting
         completion_window=request.completion_window,
         expedited=request.priority == batches_pb2.Batch.PRIORITY_EXPEDITED,
         deterministic=request.deterministic,
+        reject=by_request.get(request.invalid_rows, settings.invalid_rows == "reject"),
+        pack=request.pack,
         defaults=_defaults(request),
         metadata=dict(request.metadata),
         output_expires_after_seconds=request.output_expires_after_seconds,
         created_at=now,
         expires_at=now + window,
     )
+
+
+def patience(request: batches_pb2.CreateBatchRequest) -> float:
+    """Tell how many seconds the answer may wait for validation. Raises InvalidRequest."""
+    if not request.wait_seconds >= 0:
+        raise errors.InvalidRequest(f"wait_seconds must be at least 0, but got {request.wait_seconds}.", param="wait_seconds")
+    return MAX_WAIT_SECONDS if request.inline_input else min(request.wait_seconds, MAX_WAIT_SECONDS)
+
+
+def check_key(key: str) -> None:
+    """Refuse what can't be an idempotency key. Raises InvalidRequest."""
+    if not 1 <= (size := len(key.encode())) <= KEY_BYTES:
+        message = f"An idempotency key has 1 to {KEY_BYTES} bytes, but this one has {size}."
+        raise errors.InvalidRequest(message, param="Idempotency-Key")
 
 
 def check_file(file: files_pb2.File) -> None:
@@ -86,6 +111,17 @@ def check_metadata(metadata: Mapping[str, str], pairs: int) -> None:
                 param = f"metadata.{key[:KEY_LENGTH]}"
                 message = f"Invalid '{param}': {what} have at most {limit} characters, but this one has {len(text)}."
                 raise errors.InvalidRequest(message, code="string_above_max_length", param=param)
+
+
+def _check_inline(request: batches_pb2.CreateBatchRequest) -> None:
+    if request.input_file_id:
+        message = "Expected one of 'input_file_id' and 'requests', but got both."
+        raise errors.InvalidRequest(message, param="requests")
+    size, lines = len(request.inline_input), request.inline_input.rstrip(b"\n").count(b"\n") + 1
+    for measured, limit, what in ((lines, INLINE_LINES, "records"), (size, INLINE_BYTES, "bytes")):
+        if measured > limit:
+            message = f"Invalid 'requests': expected at most {limit} {what}, but got {measured}. Upload a file instead."
+            raise errors.InvalidRequest(message, code="array_above_max_length", param="requests")
 
 
 def _window_seconds(text: str, allowed: str) -> int:

@@ -18,8 +18,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from haywain import errors, log
 from haywain.clock import Clock
 from haywain.scheduler.v1 import scheduler_pb2
-from services.batches.peers import Files, Scheduler
+from services.batches.own_files import OwnFiles
+from services.batches.peers import Scheduler
 from services.batches.progress import ProgressBook
+from services.batches.record import Record
 from services.batches.steps import Next, Steps
 from services.batches.store import LEASE_SECONDS, BatchStore
 
@@ -56,12 +58,18 @@ class Driver:
     """Drives the batches that this replica has leased."""
 
     def __init__(
-        self, store: BatchStore, steps: Steps, peers: tuple[Files, Scheduler], book: ProgressBook, poll_seconds: float, clock: Clock
+        self,
+        store: BatchStore,
+        steps: Steps,
+        peers: tuple[OwnFiles, Scheduler],
+        book: ProgressBook,
+        poll_seconds: float,
+        clock: Clock,
     ) -> None:
         """Nothing runs before `run`, but batches can be added."""
         self._store = store
         self._steps = steps
-        self._files, self._scheduler = peers
+        self._own_files, self._scheduler = peers
         self.book = book
         self._poll_seconds = poll_seconds
         self._clock = clock
@@ -78,6 +86,10 @@ class Driver:
             self._open[batch_id] = _Open(expires_at)
             self.book.open(batch_id)
         self.wake(batch_id)
+
+    def created(self, record: Record) -> None:
+        """Drive a batch that was just made here."""
+        self.add(record.batch_id, record.expires_at)
 
     def wake(self, batch_id: str) -> None:
         """See what is next for a batch, soon: something happened to it."""
@@ -228,14 +240,14 @@ class Driver:
             await self._store.set_progress(changes)
 
     async def _sweep(self) -> None:
-        """Release what creations that died were holding."""
+        """Clear what creations that died left, and answers that nobody may ask for any more."""
         now = self._clock.now()
         if now < self._swept_at + INTENT_SECONDS:
             return
         self._swept_at = now
         for batch_id in await self._store.stale_intents(now - INTENT_SECONDS):
-            await self._files.release(batch_id)
-            await self._store.end_intent(batch_id)
+            await self._own_files.clear(batch_id)
+        await self._store.forget_answers()
 
     def _wake_expired(self) -> None:
         now = self._clock.now()

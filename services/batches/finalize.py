@@ -10,11 +10,10 @@ file ids, counts and usage become visible together, by the one statement.
 from __future__ import annotations
 
 from haywain import log
-from haywain.blobs import BlobStore
 from haywain.files.v1 import files_pb2
 from haywain.scheduler.v1 import scheduler_pb2
-from services.batches.intake import index_key
 from services.batches.lifecycle import Status
+from services.batches.own_files import OwnFiles
 from services.batches.peers import Files, Scheduler
 from services.batches.progress import ProgressBook, counts_of, tokens_of
 from services.batches.record import Record
@@ -32,12 +31,12 @@ _REASONS = {
 class Finalizer:
     """Ends batches."""
 
-    def __init__(self, store: BatchStore, files: Files, scheduler: Scheduler, blobs: BlobStore, book: ProgressBook) -> None:
+    def __init__(self, store: BatchStore, files: Files, scheduler: Scheduler, own_files: OwnFiles, book: ProgressBook) -> None:
         """Holds nothing of its own."""
         self._store = store
         self._files = files
         self._scheduler = scheduler
-        self._blobs = blobs
+        self._own_files = own_files
         self._book = book
 
     async def stop(self, record: Record, outcome: Status) -> bool:
@@ -68,13 +67,15 @@ class Finalizer:
                 "batch.ended", batch_id=record.batch_id, status=outcome.value, completed=counts.completed, failed=counts.failed
             )
 
+    async def adopt_own(self, record: Record) -> None:
+        """Make files of what the batch brought with it, when its creation didn't come to that."""
+        await self._own_files.adopt(record)
+
     async def settle(self, record: Record) -> None:
         """Let the scheduler and files forget a terminal batch."""
         if record.plan is not None:
             await self._scheduler.forget(record.batch_id)
-        await self._blobs.delete(index_key(record.batch_id))
-        if record.input_blob_key:
-            await self._files.release(record.batch_id)
+        await self._own_files.forget(record)
         await self._store.settle(record.batch_id)
 
     async def _adopt(self, record: Record, blob: scheduler_pb2.SealedBlob, kind: str) -> str:

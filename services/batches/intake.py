@@ -1,7 +1,7 @@
 """From `validating` to the scheduler: check the input, keep the plan, hand the batch in.
 
-    find models ──▶ validate in the other process ──▶ publish the index ──▶ keep the plan ──▶ SubmitBatch
-         │                      └─ bad lines ──▶ failed (or cancelled, when that was asked for meanwhile)
+    find models ──▶ validate ──▶ publish index and error lines ──▶ keep the plan ──▶ SubmitBatch
+         │             └─ bad lines ──▶ failed (or cancelled, when that was asked for meanwhile)
          └─ no engine is there at all: wait
 
 Each arrow may be cut by a kill: what comes before it is done again and ends the same. The plan is kept before the scheduler hears
@@ -23,13 +23,14 @@ from haywain.scheduler.v1 import scheduler_pb2
 from haywain.settings import BatchesSettings
 from services.batches.lifecycle import Status
 from services.batches.lines import Served
+from services.batches.own_files import index_key, rejected_key
 from services.batches.peers import Scheduler
 from services.batches.record import Fault, Record
 from services.batches.store import BatchStore
 from services.batches.validate import Order, Verdict
-from services.batches.validator import Validator, ValidatorDied
+from services.batches.validator import Validator, ValidatorDied, is_small
 
-__all__ = ["Intake", "index_key"]
+__all__ = ["Found", "Intake", "missing_file", "reason"]
 
 MAX_LOSSES = 2
 EMPTY_SECONDS = 0.5
@@ -37,9 +38,12 @@ EMPTY_SECONDS = 0.5
 _log = log.get()
 
 
-def index_key(batch_id: str) -> str:
-    """Name the blob of a batch's index."""
-    return f"index-{batch_id}"
+class Found(msgspec.Struct, frozen=True):
+    """What validation found, and the files it wrote, not published yet."""
+
+    verdict: Verdict
+    index: Path
+    rejected: Path
 
 
 class Intake:
@@ -61,17 +65,10 @@ class Intake:
         Raises Unavailable and StorageFull, to be tried again.
         """
         if not record.input_blob_key:
-            await self._fail(record, [Fault("invalid_request", f"No such File object: '{record.input_file_id}'.", "file_id")])
+            await self._fail(record, [missing_file(record)])
             return True
-        models = await self.models()
-        if not models and not self._goes_nowhere(record):
-            return False
-        scratch = self._blobs.scratch()
         try:
-            with mapped("validation"):
-                verdict = await self._validator.validate(
-                    self._order(record, models, scratch, await self._blobs.local(record.input_blob_key))
-                )
+            found = await self.look(record, rejected=record.reject)
         except ValidatorDied:
             await self._lost(record)
             return True
@@ -79,8 +76,43 @@ class Intake:
             message = f"The content of the file '{record.input_file_id}' is gone."
             await self._fail(record, [Fault("invalid_request", message, "file_id")])
             return True
-        await self._conclude(record, verdict, scratch)
+        if found is None:
+            return False
+        if found.verdict.plan is None:
+            await self._fail(record, found.verdict.faults)
+            return True
+        await self.publish(record, found)
+        await self._store.set_plan(record.batch_id, found.verdict.model, found.verdict.plan)
         return True
+
+    async def look(self, record: Record, *, rejected: bool) -> Found | None:
+        """Validate an input, with error lines of bad lines if they are wanted; None when there is no engine yet.
+
+        Raises ValidatorDied, FileGone, Unavailable, StorageFull. What it wrote and nobody publishes goes with stale scratch files.
+        """
+        models = await self.models()
+        if not models and not self._goes_nowhere(record):
+            return None
+        path = await self._blobs.local(record.input_blob_key)
+        index, bad = self._blobs.scratch(), self._blobs.scratch()
+        with mapped("validation"):
+            order = self._order(record, models, path)
+            order = msgspec.structs.replace(order, index_path=str(index), rejects_path=str(bad) if rejected else "")
+            return Found(await self._validator.validate(order), index, bad)
+
+    async def publish(self, record: Record, found: Found) -> None:
+        """Make blobs of what validation wrote."""
+        if found.verdict.plan is not None:
+            await self._blobs.publish(found.index, index_key(record.batch_id))
+        if found.verdict.rejects.size_bytes:
+            await self._blobs.publish(found.rejected, rejected_key(record.batch_id))
+
+    async def is_small(self, record: Record) -> bool:
+        """Tell whether a batch is validated so quickly that it needs no turn."""
+        try:
+            return not record.input_blob_key or is_small(await self._blobs.local(record.input_blob_key))
+        except errors.FileGone:
+            return True
 
     async def submit(self, record: Record) -> None:
         """Hand a batch with a plan to the scheduler; repeating it changes nothing."""
@@ -105,6 +137,8 @@ class Intake:
             row_count=plan.row_count,
             body_defaults=msgspec.json.encode(defaults) if defaults else b"",
             deterministic=record.deterministic,
+            rejected_blob_key=rejected_key(record.batch_id) if plan.rejected else "",
+            rejected_count=plan.rejected,
         )
         await self._scheduler.submit(request)
         _log.info("batch.submitted", batch_id=record.batch_id, rows=plan.row_count, shards=len(plan.shards))
@@ -126,11 +160,11 @@ class Intake:
         """Tell whether the rows won't run whatever models there are: then none is waited for, and any is accepted."""
         return record.status is Status.CANCELLING or self._clock.now() >= record.expires_at
 
-    def _order(self, record: Record, models: list[engine_pb2.ModelDescription], scratch: Path, input_path: Path) -> Order:
+    def _order(self, record: Record, models: list[engine_pb2.ModelDescription], input_path: Path) -> Order:
         settings = self._settings
         return Order(
             input_path=str(input_path),
-            index_path=str(scratch),
+            index_path="",
             endpoint=record.endpoint,
             default_model=record.default_model,
             served=_served(models, record.endpoint) if models else None,
@@ -141,14 +175,9 @@ class Intake:
             max_line_bytes=settings.max_line_bytes,
             max_errors=settings.max_errors,
             shard_rows=settings.shard_rows,
+            reject=record.reject,
+            row_prefix=f"batch_req_{record.batch_id.removeprefix('batch_')}_",
         )
-
-    async def _conclude(self, record: Record, verdict: Verdict, scratch: Path) -> None:
-        if verdict.plan is None:
-            await self._fail(record, verdict.faults)
-            return
-        await self._blobs.publish(scratch, index_key(record.batch_id))
-        await self._store.set_plan(record.batch_id, verdict.model, verdict.plan)
 
     async def _lost(self, record: Record) -> None:
         losses = await self._store.lose_validation(record.batch_id)
@@ -158,14 +187,23 @@ class Intake:
         await self._fail(record, [Fault("batch_failed", f"The validation of the input file broke down {losses} times.")])
 
     async def _fail(self, record: Record, faults: list[Fault]) -> None:
-        first = faults[0]
-        error = first
-        if first.line:
-            error = Fault("validation_failed", f"The input file has bad lines; the first is line {first.line}: {first.message}")
-        moved = await self._store.move(record.batch_id, Status.FAILED, errors=faults, error=error)
+        moved = await self._store.move(record.batch_id, Status.FAILED, errors=faults, error=reason(faults))
         if moved is None:  # cancelled while it was validated
             await self._store.move(record.batch_id, Status.CANCELLED, errors=faults)
-        _log.info("batch.invalid", batch_id=record.batch_id, code=first.code, faults=len(faults))
+        _log.info("batch.invalid", batch_id=record.batch_id, code=faults[0].code, faults=len(faults))
+
+
+def missing_file(record: Record) -> Fault:
+    """Make the fault of a batch whose input never was."""
+    return Fault("invalid_request", f"No such File object: '{record.input_file_id}'.", "file_id")
+
+
+def reason(faults: list[Fault]) -> Fault:
+    """Tell in one fault why a batch with these failed."""
+    first = faults[0]
+    if not first.line:
+        return first
+    return Fault("validation_failed", f"The input file has bad lines; the first is line {first.line}: {first.message}")
 
 
 def _served(models: list[engine_pb2.ModelDescription], endpoint: str) -> dict[str, Served]:

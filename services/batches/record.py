@@ -8,7 +8,7 @@ import msgspec
 
 from services.batches.lifecycle import Status
 
-__all__ = ["Counts", "Defaults", "Fault", "Plan", "Record", "Rejected", "Shard", "Tokens", "from_row", "to_row"]
+__all__ = ["Counts", "Defaults", "Fault", "OwnFile", "Plan", "Record", "Rejected", "Shard", "Tokens", "from_row", "to_row"]
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -62,6 +62,20 @@ class Defaults(msgspec.Struct, frozen=True):
 _IN_BODY = {"max_decoding_length": "max_tokens"}
 
 
+class OwnFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a batch brings with it: a blob, and the id and record it gets right after the batch is created."""
+
+    kind: str
+    """input, rejections"""
+    file_id: str
+    blob_key: str
+    purpose: str
+    size_bytes: int
+    line_count: int
+    sha256: str
+    expires_after_seconds: int
+
+
 class Counts(msgspec.Struct, frozen=True):
     """Rows by outcome."""
 
@@ -83,7 +97,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A batch. Times in Unix seconds; ids are empty and times None where there is nothing yet.
 
     `default_model` is what rows without a model run; `model` is what the first row asked for. `outcome` is what `finalizing` ends
-    in. `submitted`: the scheduler has it. `settled`: the scheduler and files keep nothing for it any more.
+    in. `submitted`: the scheduler has it. `settled`: the scheduler and files keep nothing for it any more. `adopted`: files has its
+    `own_files`. `rows_left` is how many rows may still come, for the intake.
     """
 
     batch_id: str
@@ -124,6 +139,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     expired_at: float | None = None
     cancelling_at: float | None = None
     cancelled_at: float | None = None
+    reject: bool = False
+    pack: bool = False
+    own_files: list[OwnFile] | None = None
+    adopted: bool = True
+    rows_left: int = 0
+
+    def own(self, kind: str) -> OwnFile | None:
+        """Find the file of a kind that the batch brings with it."""
+        return next((file for file in self.own_files or () if file.kind == kind), None)
 
     def no_earlier(self, at: float) -> float:
         """Push a time behind every one that is set already, so that timestamps stay in order whatever the clock does."""
@@ -131,8 +155,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return max(at, *(time for time in times if time is not None))
 
 
-_JSON = ("defaults", "metadata", "plan", "errors", "error", "counts", "usage")
-_BOOLEANS = ("expedited", "deterministic", "submitted", "settled")
+_JSON = ("defaults", "metadata", "plan", "errors", "error", "counts", "usage", "own_files")
+_BOOLEANS = ("expedited", "deterministic", "submitted", "settled", "reject", "pack", "adopted")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 

@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from haywain import errors, log, rpc
 from haywain.batches.v1 import batches_pb2, batches_pb2_grpc
 from haywain.blobs import DirectoryBlobStore
@@ -17,16 +15,18 @@ from haywain.clock import Clock, SystemClock
 from haywain.db import open_database
 from haywain.scheduler.v1 import scheduler_pb2
 from haywain.settings import Settings
-from services.batches.creation import UPDATE_PAIRS, check_file, check_metadata, new_record
+from services.batches.creating import Creator
+from services.batches.creation import UPDATE_PAIRS, check_metadata
 from services.batches.drive import Driver
 from services.batches.finalize import Finalizer
 from services.batches.intake import Intake
 from services.batches.lifecycle import TERMINAL, Status
+from services.batches.own_files import OwnFiles
 from services.batches.peers import Files, Scheduler
 from services.batches.progress import ProgressBook
 from services.batches.record import Record
 from services.batches.steps import Steps
-from services.batches.store import Admission, BatchStore
+from services.batches.store import BatchStore
 from services.batches.wire import batch_message
 
 __all__ = ["BatchesServiceServicer", "opened", "serve"]
@@ -41,26 +41,16 @@ _log = log.get()
 class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
     """Answers the RPCs of haywain.batches.v1."""
 
-    def __init__(self, settings: Settings, store: BatchStore, driver: Driver, peers: tuple[Files, Scheduler], clock: Clock) -> None:
+    def __init__(self, store: BatchStore, driver: Driver, creator: Creator, scheduler: Scheduler) -> None:
         """Nothing is kept here but what was passed in."""
-        self.driver = driver
-        self._settings = settings
         self.store = store
-        self._files, self._scheduler = peers
-        self._clock = clock
+        self.driver = driver
+        self._creator = creator
+        self._scheduler = scheduler
 
     async def CreateBatch(self, request: batches_pb2.CreateBatchRequest, context: Any) -> batches_pb2.CreateBatchResponse:
         """Check and record a batch; the driver does the rest."""
-        record = new_record(request, self._settings.batches, self._clock.now())
-        if record.request_id is not None:
-            earlier = await self.store.of_request(record.tenant, record.request_id)
-            if earlier is not None:
-                return batches_pb2.CreateBatchResponse(batch=await self._with_progress(earlier))
-        created = await self._record(record)
-        if created.batch_id == record.batch_id:
-            _log.info("batch.created", batch_id=created.batch_id, input_file_id=created.input_file_id, lines=created.line_count)
-            self.driver.add(created.batch_id, created.expires_at)
-        return batches_pb2.CreateBatchResponse(batch=await self._with_progress(created))
+        return await self._creator.create(request)
 
     async def GetBatch(self, request: batches_pb2.GetBatchRequest, context: Any) -> batches_pb2.GetBatchResponse:
         """Describe one batch."""
@@ -98,47 +88,6 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
             raise errors.Conflict(f"Cannot cancel a batch with status '{record.status.value}'.")
         return batches_pb2.CancelBatchResponse(batch=await self._with_progress(record))
 
-    # -- creation ---------------------------------------------------------------------------------------------------------------
-
-    async def _record(self, record: Record) -> Record:
-        """Hold the input and record the batch, or leave nothing behind."""
-        try:
-            file = await self._files.get(record.tenant, record.input_file_id)
-        except errors.FileMissing as error:
-            if self._settings.batches.check_file_at_create:
-                raise errors.InvalidRequest(error.message, param="input_file_id") from None
-            return await self.store.add(record, await self._admission())
-        check_file(file)
-        admission = await self._admission()
-        await self.store.intend(record.batch_id)
-        try:
-            blob_key = await self._files.hold(record.tenant, record.input_file_id, record.batch_id)
-        except errors.NotFound:
-            await self.store.end_intent(record.batch_id)
-            raise errors.InvalidRequest(f"The file '{record.input_file_id}' was deleted.", param="input_file_id") from None
-        try:
-            created = await self.store.add(replace(record, input_blob_key=blob_key, line_count=file.line_count), admission)
-        except errors.HaywainError:
-            await self._undo(record)
-            raise
-        if created.batch_id != record.batch_id:  # the same request_id at the same time
-            await self._undo(record)
-        return created
-
-    async def _undo(self, record: Record) -> None:
-        """Release a hold that got no batch; what fails here is done by the driver's sweep."""
-        with contextlib.suppress(errors.HaywainError):
-            await self._files.release(record.batch_id)
-            await self.store.end_intent(record.batch_id)
-
-    async def _admission(self) -> Admission:
-        settings = self._settings
-        try:
-            pool = await self._scheduler.pool()
-        except errors.HaywainError:
-            return Admission(settings.scheduler.intake_rows, None, settings.batches.one_active_per_file)
-        return Admission(pool.intake_capacity, pool.intake_rows, settings.batches.one_active_per_file)
-
     # -- answers ----------------------------------------------------------------------------------------------------------------
 
     async def _with_progress(self, record: Record) -> batches_pb2.Batch:
@@ -166,8 +115,9 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[BatchesServi
     Raises SettingsError when the data folder can't be used or a setting has no meaning.
     """
     chosen = settings.batches
-    if chosen.completion_windows not in ("24h", "any"):
-        raise errors.SettingsError(f"batches.completion_windows {chosen.completion_windows!r}: expected 24h or any")
+    for name, words in (("completion_windows", ("24h", "any")), ("invalid_rows", ("fail", "reject"))):
+        if (word := getattr(chosen, name)) not in words:
+            raise errors.SettingsError(f"batches.{name} {word!r}: expected {' or '.join(words)}")
     blobs = DirectoryBlobStore(settings.data / "blobs")
     async with contextlib.AsyncExitStack() as stack:
         database = await open_database(settings.db.url, Path(__file__).parent / "sql", settings.data / "batches.db")
@@ -178,9 +128,11 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[BatchesServi
         book = ProgressBook()
         intake = Intake(store, scheduler, blobs, chosen, clock)
         stack.callback(intake.close)
-        steps = Steps(store, intake, Finalizer(store, files, scheduler, blobs, book), book, clock)
-        driver = Driver(store, steps, (files, scheduler), book, chosen.poll_seconds, clock)
-        yield BatchesServiceServicer(settings, store, driver, (files, scheduler), clock)
+        own_files = OwnFiles(store, files, blobs, settings.files.batch_expires_after_seconds)
+        steps = Steps(store, intake, Finalizer(store, files, scheduler, own_files, book), book, clock)
+        driver = Driver(store, steps, (own_files, scheduler), book, chosen.poll_seconds, clock)
+        creator = Creator(settings, clock, (store, intake, own_files), (files, scheduler), driver.created)
+        yield BatchesServiceServicer(store, driver, creator, scheduler)
 
 
 async def serve(settings: Settings, stopping: asyncio.Event) -> None:

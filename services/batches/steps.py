@@ -69,6 +69,8 @@ class Steps:
         return bool(await self._intake.models(fresh=True))
 
     async def _step(self, record: Record) -> Next:
+        if not record.adopted:
+            await self._finalizer.adopt_own(record)
         if record.status in TERMINAL:
             await self._finalizer.settle(record)
             return Next.NOTHING
@@ -77,6 +79,8 @@ class Steps:
         if record.status is Status.FINALIZING:
             return await self._end(record, record.outcome or Status.COMPLETED)
         if record.plan is None:
+            if await self._intake.is_small(record):
+                return Next.STEP if await self._intake.validate(record) else Next.MODELS
             return Next.VALIDATION
         if record.status is Status.VALIDATING:
             await self._intake.submit(record)

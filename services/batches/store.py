@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,23 +14,41 @@ from services.batches import lifecycle
 from services.batches.lifecycle import Status
 from services.batches.record import Counts, Plan, Record, Tokens, column, from_row, to_row
 
-__all__ = ["LEASE_SECONDS", "Admission", "BatchStore"]
+__all__ = ["LEASE_SECONDS", "Admission", "Answer", "BatchStore", "Key"]
 
 LEASE_SECONDS = 30.0
+ANSWER_SECONDS = 86_400.0
 _CHANGES = (
     "outcome", "model", "submitted", "errors", "error", "counts", "usage", "output_file_id", "error_file_id", "in_progress_at",
+    "rows_left",
 )  # fmt: skip
 
 
 class Admission(msgspec.Struct, frozen=True):
     """What must hold for a batch to be taken in, told by its creator just before.
 
-    `intake_rows` is the scheduler's; None when it is away: then all rows of batches that haven't ended count.
+    `intake_rows` is the scheduler's, None when it is away. What waits is counted in SQL in any case, which may be a poll behind
+    with what has ended, and so never too low; the scheduler's number may be higher when it has work of others.
     """
 
     intake_capacity: int
     intake_rows: int | None
     one_active_per_file: bool
+
+
+class Key(msgspec.Struct, frozen=True):
+    """What an answer is found by again. `operation`: create (a client's key), request (a caller's request_id)."""
+
+    operation: str
+    key: str
+    fingerprint: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What an earlier request was told, JSON of CreateBatchResponse, and that request's id."""
+
+    text: str
+    request_id: str
 
 
 class BatchStore:
@@ -44,41 +63,64 @@ class BatchStore:
     # -- creation ---------------------------------------------------------------------------------------------------------------
 
     async def intend(self, batch_id: str) -> None:
-        """Note that a hold at files is about to be made for a batch."""
+        """Note that a batch is about to be created: that blobs with its id may be, and a hold at files."""
         await self._database.write(lambda tx: tx.execute("add_intent", batch_id=batch_id, created_at=self._clock.now()))
 
     async def stale_intents(self, before: float) -> list[str]:
         """List the batch ids whose creation began before a Unix time and never ended."""
         return [row["batch_id"] for row in await self._database.read(lambda tx: tx.fetch("stale_intents", before=before))]
 
-    async def end_intent(self, batch_id: str) -> None:
-        """Forget an intent whose hold was released."""
-        await self._database.write(lambda tx: tx.execute("end_intent", batch_id=batch_id))
+    async def doom_intent(self, batch_id: str) -> bool:
+        """Make sure that a creation comes to nothing; False when it came to something."""
+        return await self._database.write(lambda tx: tx.execute("doom_intent", batch_id=batch_id)) > 0
 
-    async def add(self, record: Record, admission: Admission) -> Record:
-        """Record a new batch and end its intent. Durable when this returns; nobody has leased it yet.
+    async def drop_intent(self, batch_id: str) -> None:
+        """Forget an intent of which nothing is left."""
+        await self._database.write(lambda tx: tx.execute("drop_intent", batch_id=batch_id))
 
-        With a `request_id` that was used before, answers that batch and records nothing. Raises CapacityExceeded, InvalidRequest
-        when another batch is active on the file and that is forbidden, Unavailable when the intent is gone.
+    async def add(self, record: Record, admission: Admission, keys: Sequence[Key] = (), answer: str = "") -> Record | Answer | None:
+        """Record a new batch, keep its answer under `keys`, end its intent. Durable when this returns; nobody has leased it yet.
+
+        None when the batch was recorded; else what an earlier request with one of the keys, or with the same `request_id`, made.
+        Raises KeyReused; CapacityExceeded; InvalidRequest when another batch is active on the file and that is forbidden;
+        Unavailable when the intent is gone.
         """
 
-        def add(tx: Transaction) -> Record:
-            earlier = _of_request(tx, record)
+        def add(tx: Transaction) -> Record | Answer | None:
+            now = self._clock.now()
+            earlier = _answer(tx, record.tenant, keys, now) or _of_request(tx, record)
             if earlier is not None:
                 return earlier
             _admit(tx, record, admission)
             if record.input_blob_key and not tx.execute("end_intent", batch_id=record.batch_id):
                 raise errors.Unavailable(retry_after=1)
-            if tx.execute("add_batch", **to_row(record)):
-                return record
-            return _of_request(tx, record) or _missing(record.batch_id)
+            if not tx.execute("add_batch", **to_row(record)):
+                return _of_request(tx, record) or _missing(record.batch_id)
+            for key in keys:
+                name = {"tenant": record.tenant, "operation": key.operation, "answer_key": key.key}
+                tx.execute("forget_answer", **name)  # one that is too old to count
+                kept = {"fingerprint": key.fingerprint, "request_id": record.request_id or "", "answer": answer}
+                tx.execute("add_answer", **name, **kept, created_at=now)
+            return None
 
         return await self._database.write(add)
 
-    async def of_request(self, tenant: str, request_id: str) -> Record | None:
-        """Find the batch that a `request_id` made."""
-        row = await self._database.read(lambda tx: tx.fetch_one("batch_of_request", tenant=tenant, request_id=request_id))
-        return None if row is None else from_row(row)
+    async def earlier(self, tenant: str, keys: Sequence[Key], request_id: str) -> Record | Answer | None:
+        """Find what an earlier request with one of the keys, or with the same `request_id`, made. Raises KeyReused."""
+
+        def earlier(tx: Transaction) -> Record | Answer | None:
+            found = _answer(tx, tenant, keys, self._clock.now())
+            if found is None and request_id:
+                row = tx.fetch_one("batch_of_request", tenant=tenant, request_id=request_id)
+                return None if row is None else from_row(row)
+            return found
+
+        return await self._database.read(earlier)
+
+    async def forget_answers(self) -> None:
+        """Drop answers that are older than a day."""
+        before = self._clock.now() - ANSWER_SECONDS
+        await self._database.write(lambda tx: tx.execute("forget_answers", before=before))
 
     # -- reading ----------------------------------------------------------------------------------------------------------------
 
@@ -135,6 +177,8 @@ class BatchStore:
             columns |= {name: column(name, value) for name, value in changes.items()}
             if status in lifecycle.STAMPS:
                 columns[lifecycle.STAMPS[status]] = record.no_earlier(max(self._clock.now(), columns["in_progress_at"] or 0.0))
+            if status in lifecycle.TERMINAL:
+                columns["rows_left"] = 0
             columns.pop("created_at")
             sources = lifecycle.sources(status)
             places = {"source_1": sources[0], "source_2": sources[-1]}
@@ -146,7 +190,8 @@ class BatchStore:
 
     async def set_plan(self, batch_id: str, model: str, plan: Plan) -> None:
         """Keep what validation found; the first plan stays."""
-        columns = {"plan": column("plan", plan), "counts": column("counts", Counts(total=plan.row_count))}
+        counts = Counts(total=plan.row_count + plan.rejected, failed=plan.rejected)
+        columns = {"plan": column("plan", plan), "counts": column("counts", counts), "rows_left": plan.row_count}
         await self._database.write(lambda tx: tx.execute("set_plan", batch_id=batch_id, model=model, **columns))
 
     async def set_submitted(self, batch_id: str) -> None:
@@ -159,11 +204,16 @@ class BatchStore:
         def write(tx: Transaction) -> None:
             for batch_id, (counts, usage, started) in seen.items():
                 columns = {"counts": column("counts", counts), "usage": column("usage", usage)}
+                columns["rows_left"] = max(counts.total - counts.completed - counts.failed, 0)
                 tx.execute("set_progress", batch_id=batch_id, **columns)
                 if started is not None:
                     tx.execute("set_started", batch_id=batch_id, started=started)
 
         await self._database.write(write)
+
+    async def set_adopted(self, batch_id: str) -> None:
+        """Note that files has what the batch brought with it."""
+        await self._database.write(lambda tx: tx.execute("set_adopted", batch_id=batch_id))
 
     async def settle(self, batch_id: str) -> None:
         """Note that a terminal batch has nothing left at the scheduler and at files."""
@@ -201,6 +251,18 @@ def _missing(batch_id: str) -> Any:
     raise errors.BatchMissing(f"No batch found with id '{batch_id}'.", param="batch_id")
 
 
+def _answer(tx: Transaction, tenant: str, keys: Sequence[Key], now: float) -> Answer | None:
+    for key in keys:
+        since = now - ANSWER_SECONDS
+        row = tx.fetch_one("answer", tenant=tenant, operation=key.operation, answer_key=key.key, since=since)
+        if row is None:
+            continue
+        if row["fingerprint"] != key.fingerprint:
+            raise errors.KeyReused("This idempotency key was used with another request body.", param="Idempotency-Key")
+        return Answer(row["answer"], row["request_id"])
+    return None
+
+
 def _of_request(tx: Transaction, record: Record) -> Record | None:
     if record.request_id is None:
         return None
@@ -214,11 +276,10 @@ def _admit(tx: Transaction, record: Record, admission: Admission) -> None:
         if other is not None:
             message = f"The file '{record.input_file_id}' is already used by the active batch '{other['batch_id']}'."
             raise errors.InvalidRequest(message, param="input_file_id")
-    if admission.intake_rows is None:
-        waiting = int((tx.fetch_one("rows_unsettled") or {})["line_count"])
-    else:
-        waiting = admission.intake_rows + int((tx.fetch_one("rows_validating") or {})["line_count"])
-    if record.line_count and waiting + record.line_count > admission.intake_capacity:
+    waiting = int((tx.fetch_one("rows_left") or {})["rows_left"])
+    if admission.intake_rows is not None:
+        waiting = max(waiting, admission.intake_rows + int((tx.fetch_one("rows_validating") or {})["line_count"]))
+    if record.rows_left and waiting + record.line_count > admission.intake_capacity:
         message = (
             f"The intake holds at most {admission.intake_capacity} rows: {waiting} are waiting and this file has "
             f"{record.line_count}. Try again later."

@@ -6,11 +6,12 @@ from haywain.batches.v1 import batches_pb2
 from haywain.clock import seconds, timestamp
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2
+from services.batches.faults import Rejects
 from services.batches.lifecycle import TERMINAL, Status
 from services.batches.progress import counts_of, tokens_of
 from services.batches.record import Counts, Fault, Record, Tokens
 
-__all__ = ["batch_message"]
+__all__ = ["batch_message", "rejections_message"]
 
 _Batch = batches_pb2.Batch
 _STATUS = {status: getattr(_Batch, f"STATUS_{status.name}") for status in Status}
@@ -53,6 +54,12 @@ def batch_message(record: Record, progress: scheduler_pb2.Progress | None) -> _B
         defaults=_defaults(record),
         progress=progress,
     )
+
+
+def rejections_message(rejects: Rejects, file_id: str) -> batches_pb2.Rejections:
+    """Make what a creation that waited says of bad records."""
+    records = [batches_pb2.RejectedRecord(error=_fault(one.fault), custom_id=one.custom_id) for one in rejects.first]
+    return batches_pb2.Rejections(count=rejects.count, records=records, file_id=file_id)
 
 
 def _furthest(record: Record, progress: scheduler_pb2.Progress | None) -> tuple[Counts, Tokens | None]:

@@ -14,10 +14,20 @@ from haywain import errors
 from haywain.clock import FakeClock
 from haywain.db import Database, open_database
 from services.batches.lifecycle import STAMPS, Status, can
-from services.batches.record import Counts, Defaults, Fault, Plan, Record, Shard, Tokens
-from services.batches.store import LEASE_SECONDS, Admission, BatchStore
+from services.batches.record import Counts, Defaults, Fault, OwnFile, Plan, Record, Shard, Tokens
+from services.batches.store import LEASE_SECONDS, Admission, Answer, BatchStore, Key
 
 FREE = Admission(intake_capacity=100, intake_rows=0, one_active_per_file=False)
+OWN = OwnFile(
+    kind="input",
+    file_id="file-1",
+    blob_key="inline-batch_1",
+    purpose="batch",
+    size_bytes=1,
+    line_count=2,
+    sha256="ab",
+    expires_after_seconds=3,
+)
 SQL = Path(services.batches.__file__).parent / "sql"
 
 
@@ -27,8 +37,8 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    database = await open_database("", SQL, tmp_path / "batches.db")
+async def database(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    database = await open_database(database_url, SQL, tmp_path / "batches.db")
     yield database
     await database.close()
 
@@ -48,7 +58,8 @@ def record_of(clock: FakeClock, batch_id: str = "batch_1", **fields: Any) -> Rec
 @pytest.mark.parametrize("old", list(Status))
 async def test_every_move(store: BatchStore, clock: FakeClock, old: Status, new: Status) -> None:
     """A move happens exactly when the table has it, sets its own timestamp and no other, and otherwise changes nothing."""
-    before = await store.add(record_of(clock, status=old), FREE)
+    before = record_of(clock, status=old)
+    await store.add(before, FREE)
     clock.advance(5)
     moved = await store.move("batch_1", new, error=Fault("c", "m"))
     after = await store.find("batch_1")
@@ -82,6 +93,11 @@ async def test_everything_comes_back(store: BatchStore, clock: FakeClock) -> Non
         usage=Tokens(2**40, 1, 2, 3),
         output_file_id="o",
         error_file_id="e",
+        reject=True,
+        pack=True,
+        own_files=[OWN],
+        adopted=False,
+        rows_left=3,
     )
     await store.add(full, FREE)
     assert await store.find("batch_1") == full
@@ -157,12 +173,14 @@ async def test_a_batch_needs_its_intent(store: BatchStore, clock: FakeClock) -> 
     await store.intend("batch_1")
     clock.advance(100)
     assert await store.stale_intents(clock.now() - 60) == ["batch_1"]
-    await store.end_intent("batch_1")
+    assert await store.doom_intent("batch_1")
     with pytest.raises(errors.Unavailable):
         await store.add(record_of(clock, input_blob_key="input-1"), FREE)
+    await store.drop_intent("batch_1")
     assert await store.find("batch_1") is None
     await store.intend("batch_2")
     await store.add(record_of(clock, "batch_2", input_blob_key="input-1"), FREE)
+    assert not await store.doom_intent("batch_2")
     assert await store.stale_intents(float("inf")) == []
 
 
@@ -181,6 +199,62 @@ async def test_progress_after_the_end_changes_nothing(store: BatchStore, clock: 
     """Late news of a batch that has ended, or whose rows haven't begun, is dropped."""
     for status in (Status.COMPLETED, Status.VALIDATING):
         name = f"batch_{status.value}"
-        before = await store.add(record_of(clock, name, status=status), FREE)
+        before = record_of(clock, name, status=status)
+        await store.add(before, FREE)
         await store.set_progress({name: (Counts(9, 9, 0), Tokens(1), clock.now())})
         assert await store.find(name) == before
+
+
+def fields_of(record: Record | None) -> tuple[int, bool]:
+    """Tell what the intake and files are owed."""
+    assert record is not None
+    return record.rows_left, record.adopted
+
+
+async def test_rows_that_may_still_come(store: BatchStore, clock: FakeClock) -> None:
+    """A batch counts with all its lines, then with the rows of its plan, then with what is left, and with none once it has ended."""
+    await store.add(record_of(clock, line_count=9, rows_left=9, adopted=False), FREE)
+    assert fields_of(await store.find("batch_1")) == (9, False)
+    await store.set_plan("batch_1", "m", Plan(7, [Shard("m", 0, 7)], 2))
+    await store.set_adopted("batch_1")
+    assert fields_of(await store.find("batch_1")) == (7, True)
+    await store.move("batch_1", Status.IN_PROGRESS)
+    await store.set_progress({"batch_1": (Counts(9, 3, 3), None, None)})
+    assert fields_of(await store.find("batch_1")) == (3, True)
+    await store.move("batch_1", Status.CANCELLING)
+    assert fields_of(await store.find("batch_1")) == (3, True)
+    await store.move("batch_1", Status.CANCELLED)
+    assert fields_of(await store.find("batch_1")) == (0, True)
+
+
+async def test_the_intake_is_counted_here_and_by_the_scheduler(store: BatchStore, clock: FakeClock) -> None:
+    """What is taken in is the higher of what SQL has left and what the scheduler has; a batch between the two is never missed."""
+    await store.add(record_of(clock, "batch_1", line_count=60, rows_left=60, status=Status.IN_PROGRESS), FREE)
+    with pytest.raises(errors.CapacityExceeded, match="60 are waiting"):
+        await store.add(record_of(clock, "batch_2", line_count=41, rows_left=41), FREE)
+    busy = Admission(intake_capacity=100, intake_rows=70, one_active_per_file=False)
+    await store.add(record_of(clock, "batch_3", line_count=20, rows_left=20), busy)
+    with pytest.raises(errors.CapacityExceeded, match="90 are waiting"):
+        await store.add(record_of(clock, "batch_4", line_count=11, rows_left=11), busy)
+    await store.add(record_of(clock, "batch_5", line_count=10, rows_left=10), busy)
+
+
+async def test_an_answer_is_kept_for_a_day(store: BatchStore, clock: FakeClock) -> None:
+    """The key finds the answer of the batch it was recorded with, in its tenant, for 24 hours; then the key is free."""
+    key = Key("create", "k", "print")
+    assert await store.add(record_of(clock, "batch_1", request_id="r1"), FREE, [key], "first") is None
+    found = Answer("first", "r1")
+    assert await store.add(record_of(clock, "batch_2"), FREE, [key], "second") == found
+    assert await store.find("batch_2") is None
+    assert await store.earlier("t", [key], "") == found
+    assert await store.earlier("other", [key], "") is None
+    assert await store.earlier("t", [Key("request", "k", "print")], "") is None
+    with pytest.raises(errors.KeyReused):
+        await store.earlier("t", [Key("create", "k", "other")], "")
+    clock.advance(86_399)
+    await store.forget_answers()
+    assert await store.earlier("t", [key], "") == found
+    clock.advance(1)
+    assert await store.earlier("t", [Key("create", "k", "other")], "") is None
+    assert await store.add(record_of(clock, "batch_3"), FREE, [key], "third") is None
+    assert await store.earlier("t", [key], "") == Answer("third", "")

@@ -13,7 +13,7 @@ import pytest
 from batches_seam import Batch, Seam, happens, live, row, rows, seam
 
 from services.batches.validate import Order, Verdict
-from services.batches.validator import Validator, ValidatorDied
+from services.batches.validator import SMALL_BYTES, Validator, ValidatorDied
 
 __all__ = ["live", "seam"]
 
@@ -45,7 +45,7 @@ def validating(parent: psutil.Process) -> list[psutil.Process]:
 async def test_it_is_kept_and_replaced_when_it_dies(tmp_path: Path) -> None:
     """Files share one process; when that is killed, busy or idle, the next file gets a new one."""
     good, hanging = tmp_path / "good", tmp_path / "hanging"
-    good.write_bytes(row("a"))
+    good.write_bytes(row("a") + b"\n" * SMALL_BYTES)
     os.mkfifo(hanging)
     validator = Validator()
     try:
@@ -67,6 +67,21 @@ async def test_it_is_kept_and_replaced_when_it_dies(tmp_path: Path) -> None:
     finally:
         validator.close()
     await happens(lambda: not validating(psutil.Process()))
+
+
+async def test_small_files_need_no_process(tmp_path: Path) -> None:
+    """A small file is validated beside one that takes for ever, without a process of its own."""
+    good, hanging = tmp_path / "good", tmp_path / "hanging"
+    good.write_bytes(row("a"))
+    os.mkfifo(hanging)
+    validator = Validator()
+    busy = asyncio.create_task(validator.validate(order_of(hanging)))
+    await happens(lambda: validating(psutil.Process()))
+    assert (await validator.validate(order_of(good))).faults == []
+    assert len(validating(psutil.Process())) == 1
+    validator.close()
+    with pytest.raises(ValidatorDied):
+        await busy
 
 
 async def until_valid(validator: Validator, path: Path) -> Verdict:

@@ -13,6 +13,7 @@ update batches
        usage = coalesce(:usage, usage),
        output_file_id = coalesce(:output_file_id, output_file_id),
        error_file_id = coalesce(:error_file_id, error_file_id),
+       rows_left = coalesce(:rows_left, rows_left),
        in_progress_at = coalesce(in_progress_at, :in_progress_at),
        finalizing_at = coalesce(:finalizing_at, finalizing_at),
        completed_at = coalesce(:completed_at, completed_at),
@@ -25,7 +26,15 @@ update batches
 -- name: add_intent
 insert into intents (batch_id, created_at) values (:batch_id, :created_at)
 
+-- An intent ends with its batch, or is doomed first and dropped when all that it names is cleared; never both.
+
 -- name: end_intent
+delete from intents where batch_id = :batch_id and created_at > 0
+
+-- name: doom_intent
+update intents set created_at = 0 where batch_id = :batch_id
+
+-- name: drop_intent
 delete from intents where batch_id = :batch_id
 
 -- name: stale_intents
@@ -36,20 +45,21 @@ insert into batches (
     batch_id, tenant, request_id, endpoint, default_model, model, input_file_id, input_blob_key, line_count, completion_window,
     expedited, deterministic, defaults, metadata, output_expires_after_seconds, status, outcome, plan, submitted, settled,
     validation_losses, lease_owner, lease_until, errors, error, counts, usage, output_file_id, error_file_id, created_at,
-    expires_at, in_progress_at, finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at
+    expires_at, in_progress_at, finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at,
+    reject, pack, own_files, adopted, rows_left
 ) values (
     :batch_id, :tenant, :request_id, :endpoint, :default_model, :model, :input_file_id, :input_blob_key, :line_count,
     :completion_window, :expedited, :deterministic, :defaults, :metadata, :output_expires_after_seconds, :status, :outcome, :plan,
     :submitted, :settled, :validation_losses, :lease_owner, :lease_until, :errors, :error, :counts, :usage, :output_file_id,
     :error_file_id, :created_at, :expires_at, :in_progress_at, :finalizing_at, :completed_at, :failed_at, :expired_at,
-    :cancelling_at, :cancelled_at
+    :cancelling_at, :cancelled_at, :reject, :pack, :own_files, :adopted, :rows_left
 ) on conflict do nothing
 
 -- name: rows_validating
 select coalesce(sum(line_count), 0) as line_count from batches where status = 'validating'
 
--- name: rows_unsettled
-select coalesce(sum(line_count), 0) as line_count from batches where settled = 0
+-- name: rows_left
+select coalesce(sum(rows_left), 0) as rows_left from batches where settled = 0
 
 -- name: active_on_file
 select batch_id from batches
@@ -78,19 +88,22 @@ select * from batches
 update batches set metadata = :metadata where batch_id = :batch_id and tenant = :tenant
 
 -- name: set_plan
-update batches set plan = :plan, model = :model, counts = :counts
+update batches set plan = :plan, model = :model, counts = :counts, rows_left = :rows_left
  where batch_id = :batch_id and plan is null and status in ('validating', 'cancelling')
 
 -- name: set_submitted
 update batches set submitted = 1 where batch_id = :batch_id
 
 -- name: set_progress
-update batches set counts = :counts, usage = :usage
+update batches set counts = :counts, usage = :usage, rows_left = :rows_left
  where batch_id = :batch_id and status in ('in_progress', 'finalizing', 'cancelling')
 
 -- name: set_started
 update batches set in_progress_at = case when :started > created_at then :started else created_at end
  where batch_id = :batch_id and in_progress_at is null and status = 'in_progress'
+
+-- name: set_adopted
+update batches set adopted = 1 where batch_id = :batch_id
 
 -- name: settle
 update batches set settled = 1 where batch_id = :batch_id
@@ -115,3 +128,18 @@ returning batch_id, expires_at
 
 -- name: cancelling
 select batch_id from batches where lease_owner = :owner and settled = 0 and status = 'cancelling'
+
+-- Answers, for clients that ask again.
+
+-- name: answer
+select * from answers where tenant = :tenant and operation = :operation and answer_key = :answer_key and created_at > :since
+
+-- name: forget_answer
+delete from answers where tenant = :tenant and operation = :operation and answer_key = :answer_key
+
+-- name: forget_answers
+delete from answers where created_at <= :before
+
+-- name: add_answer
+insert into answers (tenant, operation, answer_key, fingerprint, request_id, answer, created_at)
+values (:tenant, :operation, :answer_key, :fingerprint, :request_id, :answer, :created_at)

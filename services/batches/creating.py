@@ -1,0 +1,232 @@
+"""Creating a batch: everything that must have happened before it is there, and nothing left of it when it comes to nothing.
+
+    intent ──▶ hold the input, or write it ──▶ [validate] ──▶ one transaction ──▶ own files ──▶ driver
+                                                              batch, answer, end of the intent
+
+The batch is there with the transaction, whatever dies before or after. With `wait_seconds` or inline lines validation comes first:
+a batch that none of its records can run of never was. Whatever is written before the transaction is named by the intent's batch id,
+and cleared by it: at once when the creation fails, a minute later when the service died or the client left.
+
+Idempotency keys: the answer is kept by the same transaction, so there is a batch with its answer or neither. The answer tells the
+batch as it was created, for the first request as for all that repeat it; the gateway makes the same bytes of it each time. That a
+request with a key is still running is known by this process only: with several of them the transaction alone decides, and the
+second one answers what the first one did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+
+from google.protobuf import json_format
+from msgspec.structs import replace
+
+from haywain import errors, log
+from haywain.batches.v1 import batches_pb2
+from haywain.clock import Clock
+from haywain.settings import Settings
+from services.batches.creation import check_file, check_key, new_record, patience
+from services.batches.faults import Rejects
+from services.batches.intake import Found, Intake, missing_file, reason
+from services.batches.lifecycle import Status
+from services.batches.own_files import OwnFiles
+from services.batches.peers import Files, Scheduler
+from services.batches.record import Counts, Fault, Record
+from services.batches.store import Admission, Answer, BatchStore, Key
+from services.batches.validator import ValidatorDied
+from services.batches.wire import batch_message, rejections_message
+
+__all__ = ["Creator"]
+
+_Response = batches_pb2.CreateBatchResponse
+LOOK_AGAIN_SECONDS = 0.5
+_log = log.get()
+
+
+class Creator:
+    """Creates batches."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        parts: tuple[BatchStore, Intake, OwnFiles],
+        peers: tuple[Files, Scheduler],
+        created: Callable[[Record], None],
+    ) -> None:
+        """Nothing is kept here but which keys are in use. `created` is told of each new batch."""
+        self._settings = settings
+        self._clock = clock
+        self._store, self._intake, self._own_files = parts
+        self._files, self._scheduler = peers
+        self._created = created
+        self._running: dict[tuple[str, str], str] = {}
+
+    async def create(self, request: batches_pb2.CreateBatchRequest) -> _Response:
+        """Create a batch, or answer what an earlier request that this one repeats was answered.
+
+        Raises InvalidRequest, KeyReused, KeyInUse, CapacityExceeded, Unavailable, StorageFull.
+        """
+        tenant = request.tenant or "default"
+        with self._alone(tenant, request):
+            keys = _keys(request)
+            earlier = await self._store.earlier(tenant, keys, request.request_id)
+            return await self._new(request, keys) if earlier is None else _again(earlier, request.request_id)
+
+    @contextlib.contextmanager
+    def _alone(self, tenant: str, request: batches_pb2.CreateBatchRequest) -> Iterator[None]:
+        """Keep other requests with the same idempotency key out. Raises KeyInUse, KeyReused, InvalidRequest."""
+        if not request.HasField("idempotency"):
+            yield
+            return
+        check_key(request.idempotency.key)
+        name, fingerprint = (tenant, request.idempotency.key), request.idempotency.fingerprint
+        if name in self._running:
+            if self._running[name] != fingerprint:
+                raise errors.KeyReused(param="Idempotency-Key")
+            raise errors.KeyInUse(param="Idempotency-Key", retry_after=1)
+        self._running[name] = fingerprint
+        try:
+            yield
+        finally:
+            del self._running[name]
+
+    async def _new(self, request: batches_pb2.CreateBatchRequest, keys: list[Key]) -> _Response:
+        record = new_record(request, self._settings.batches, self._clock.now())
+        wait = patience(request)
+        if not request.inline_input:
+            filed = await self._input(record)
+            if filed is None:
+                record = _failed(record, [missing_file(record)]) if wait else record
+                return await self._recorded(record, Rejects() if wait else None, keys)
+            record = filed
+        await self._store.intend(record.batch_id)
+        try:
+            record = await self._with_input(record, request.inline_input)
+            found = await self._look(record, wait) if wait else None
+            if found is None:
+                return await self._recorded(record, None, keys)
+            if found.verdict.good:
+                return await self._recorded(await self._concluded(record, found), found.verdict.rejects, keys)
+        except errors.HaywainError:
+            await self._undo(record)
+            raise
+        await self._undo(record)
+        _log.info("batch.without_valid_records", batch_id=record.batch_id, rejected=found.verdict.rejects.count)
+        return _Response(rejections=rejections_message(found.verdict.rejects, ""))
+
+    async def _input(self, record: Record) -> Record | None:
+        """Look at the input file; None when there is none. Raises InvalidRequest."""
+        try:
+            file = await self._files.get(record.tenant, record.input_file_id)
+        except errors.FileMissing as error:
+            if self._settings.batches.check_file_at_create:
+                raise errors.InvalidRequest(error.message, param="input_file_id") from None
+            return None
+        check_file(file)
+        return replace(record, line_count=file.line_count)
+
+    async def _with_input(self, record: Record, inline: bytes) -> Record:
+        """Hold the input, or write it. Raises InvalidRequest when it was deleted just now."""
+        if inline:
+            own = await self._own_files.write_input(record.batch_id, inline)
+            return replace(
+                record,
+                input_file_id=own.file_id,
+                input_blob_key=own.blob_key,
+                line_count=own.line_count,
+                rows_left=own.line_count,
+                own_files=[own],
+                adopted=False,
+            )
+        try:
+            blob_key = await self._files.hold(record.tenant, record.input_file_id, record.batch_id)
+        except errors.NotFound:
+            raise errors.InvalidRequest(f"The file '{record.input_file_id}' was deleted.", param="input_file_id") from None
+        return replace(record, input_blob_key=blob_key, rows_left=record.line_count)
+
+    async def _look(self, record: Record, wait: float) -> Found | None:
+        """Validate within `wait` seconds; None when that wasn't enough, or validation broke down: then the driver does it.
+
+        Raises InvalidRequest when the input was deleted just now.
+        """
+        try:
+            async with asyncio.timeout(wait):
+                while True:
+                    found = await self._intake.look(record, rejected=True)
+                    if found is not None:
+                        return found
+                    await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        except (TimeoutError, ValidatorDied):
+            return None
+        except errors.FileGone:
+            raise errors.InvalidRequest(f"The file '{record.input_file_id}' was deleted.", param="input_file_id") from None
+
+    async def _concluded(self, record: Record, found: Found) -> Record:
+        """Publish what validation wrote and put what it found into the record."""
+        await self._intake.publish(record, found)
+        verdict = found.verdict
+        if verdict.rejects.count:
+            own = [*(record.own_files or ()), self._own_files.rejections(record, verdict.rejects)]
+            record = replace(record, own_files=own, adopted=False)
+        if verdict.plan is None:
+            return _failed(record, verdict.faults)
+        rows, bad = verdict.plan.row_count, verdict.plan.rejected
+        counts = Counts(total=rows + bad, failed=bad)
+        return replace(record, plan=verdict.plan, model=verdict.model, counts=counts, rows_left=rows)
+
+    async def _recorded(self, record: Record, rejects: Rejects | None, keys: list[Key]) -> _Response:
+        """Take the step that makes the batch, and those that the driver would take if this were cut off here."""
+        now = self._clock.now()
+        ended = {"failed_at": now} if record.status is Status.FAILED else {}
+        record = replace(record, created_at=now, expires_at=now + record.expires_at - record.created_at, **ended)
+        answer = _Response(batch=batch_message(record, None))
+        if rejects is not None:
+            own = record.own("rejections")
+            answer.rejections.CopyFrom(rejections_message(rejects, own.file_id if own else ""))
+        else:
+            keys = [key for key in keys if key.operation != "request"]  # the batch itself says enough
+        text = json_format.MessageToJson(answer, indent=None) if keys else ""
+        earlier = await self._store.add(record, await self._admission(), keys, text)
+        if earlier is not None:  # the same request at the same time
+            await self._undo(record)
+            return _again(earlier, record.request_id or "")
+        _log.info("batch.created", batch_id=record.batch_id, input_file_id=record.input_file_id, lines=record.line_count)
+        if not record.adopted:
+            with contextlib.suppress(errors.HaywainError):  # the driver will
+                await self._own_files.adopt(record)
+        self._created(record)
+        return answer
+
+    async def _undo(self, record: Record) -> None:
+        """Clear what is left of a creation; what fails here is done by the driver's sweep."""
+        with contextlib.suppress(errors.HaywainError):
+            await self._own_files.clear(record.batch_id)
+
+    async def _admission(self) -> Admission:
+        settings = self._settings
+        try:
+            pool = await self._scheduler.pool()
+        except errors.HaywainError:
+            return Admission(settings.scheduler.intake_rows, None, settings.batches.one_active_per_file)
+        return Admission(pool.intake_capacity, pool.intake_rows, settings.batches.one_active_per_file)
+
+
+def _keys(request: batches_pb2.CreateBatchRequest) -> list[Key]:
+    given = request.idempotency
+    by_client = [Key("create", given.key, given.fingerprint)] if request.HasField("idempotency") else []
+    return [*by_client, *([Key("request", request.request_id)] if request.request_id else ())]
+
+
+def _again(earlier: Record | Answer, request_id: str) -> _Response:
+    """Answer what an earlier request got; it isn't a replay when that was the same call, repeated by whoever makes calls."""
+    if isinstance(earlier, Record):
+        return _Response(batch=batch_message(earlier, None))
+    answer = json_format.Parse(earlier.text, _Response())
+    answer.replayed = earlier.request_id != request_id or not request_id
+    return answer
+
+
+def _failed(record: Record, faults: list[Fault]) -> Record:
+    return replace(record, status=Status.FAILED, errors=faults, error=reason(faults), rows_left=0)
