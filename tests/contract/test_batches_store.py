@@ -212,7 +212,7 @@ def fields_of(record: Record | None) -> tuple[int, bool]:
 
 
 async def test_rows_that_may_still_come(store: BatchStore, clock: FakeClock) -> None:
-    """A batch counts with all its lines, then with the rows of its plan, then with what is left, and with none once it has ended."""
+    """A batch counts with its lines, then with the rows of its plan, then with what is left, and not at all once it has ended."""
     await store.add(record_of(clock, line_count=9, rows_left=9, adopted=False), FREE)
     assert fields_of(await store.find("batch_1")) == (9, False)
     await store.set_plan("batch_1", "m", Plan(7, [Shard("m", 0, 7)], 2))
