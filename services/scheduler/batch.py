@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from haywain.clock import timestamp
 from haywain.engine.v1 import engine_pb2
 from services.scheduler.journal import Journal
 from services.scheduler.meter import Meter
@@ -120,10 +119,8 @@ class Held:
         self.window = Window()
         """Lines read ahead."""
         terms = batch.submission
-        self.sequence = engine_pb2.Sequence(
-            model=key[0], endpoint=terms.endpoint, lane=engine_pb2.Lane.Name(terms.lane), deadline=timestamp(terms.expire_at)
-        )
-        """What all its rows have in common."""
+        self.sequence = engine_pb2.Sequence(model=key[0], endpoint=terms.endpoint, lane=engine_pb2.Lane.Name(terms.lane))
+        """What all its rows have in common. They have no deadline: a batch that expires is stopped, `batch_expired`."""
 
     @property
     def over(self) -> bool:
