@@ -11,13 +11,20 @@ from typing import Any
 
 import structlog
 
+from haywain.errors import SettingsError
 from haywain.settings import LogSettings
 
 __all__ = ["bind", "configure", "get"]
 
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+_FORMATS = ("auto", "json", "text")
+
 
 def configure(settings: LogSettings, process: str) -> None:
-    """Set up logging for a process; `process` is on every line."""
+    """Set up logging for a process; `process` is on every line. Raises SettingsError for a word that means nothing."""
+    for key, word, known in (("level", settings.level.lower(), _LEVELS), ("format", settings.format, _FORMATS)):
+        if word not in known:
+            raise SettingsError(f"log.{key} is {word!r}, expected one of: {', '.join(known)}")
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
     # Plain tracebacks: the pretty ones print local variables, and those hold prompts.

@@ -101,6 +101,8 @@ def _with_model(chosen: Settings) -> Settings:
 
 
 def _check_port(chosen: Settings) -> None:
+    if not 1 <= chosen.envoy.port <= 65_535:
+        raise SettingsError(f"envoy.port is {chosen.envoy.port}, expected 1 to 65535")
     # Without SO_REUSEPORT, so that a second Envoy, which sets it, is seen as well.
     with socket.socket(socket.AF_INET6 if ":" in chosen.envoy.host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -152,6 +152,8 @@ def test_newer_schema(haywain: Path) -> None:
         ("scheduler.slots=many", "Expected `int`"),
         ("slots", "expected section.key=value"),
         ("engine.backend=abacus", "abacus"),
+        ("log.level=loud", "expected one of: debug, info"),
+        ("log.format=xml", "expected one of: auto, json"),
     ],
 )
 def test_bad_settings(haywain: Path, setting: str, words: str) -> None:
