@@ -27,6 +27,7 @@ from engine.llamacpp.model import MAX_SLOTS
 from engine.llamacpp.pool import Pool
 from engine.llamacpp.prepare import Prepared, Preparer
 from engine.llamacpp.row import Row
+from engine.llamacpp.twins import Twins
 from engine.llamacpp.vocabulary import Vocabulary
 from haywain import log
 from haywain.engine.v1 import engine_pb2 as pb
@@ -68,7 +69,8 @@ class LlamaCppBackend:
         self.lookahead = self.slots
         self._model = settings.model
         self._fingerprint = ""
-        self._pool = Pool(self._wanted, self._decoders, self, silence_seconds=silence_seconds)
+        self._twins = Twins(self)
+        self._pool = self._twins.pool = Pool(self._wanted, self._decoders, self._twins, silence_seconds=silence_seconds)
         self._preparing = ThreadPoolExecutor(1, thread_name_prefix="prepare")
         self._rows: dict[int, Row] = {}
         self._row_of: dict[int, Row] = {}
@@ -110,7 +112,7 @@ class LlamaCppBackend:
             row = self._rows.get(sequence_id)
             if row is not None and not row.cancelled:
                 row.cancelled = True
-                self._pool.cancel(row.runs)
+                self._twins.cancel(row.runs)
 
     async def close(self) -> None:
         """End the decoders; nothing is emitted afterwards."""
@@ -152,7 +154,7 @@ class LlamaCppBackend:
             begins = row.begin(outcome, self._last_run + 1, self._fingerprint)
             self._last_run += len(begins)
             self._row_of.update((begin.run, row) for begin in begins)
-            self._pool.submit(begins)
+            self._twins.submit(begins)
 
     def told(self, event: Delta | Ended) -> None:
         """Pass news of a run on to its row."""
@@ -173,7 +175,7 @@ class LlamaCppBackend:
                 self._row_of.pop(run, None)
             del self._rows[row.sequence_id]
             row.lose(how)
-            self._pool.cancel(row.runs)
+            self._twins.cancel(row.runs)
 
     def gave_up(self, reason: str) -> None:
         """End the engine: its supervisor starts it again, and it says at start what is wrong."""

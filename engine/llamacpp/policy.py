@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["CHUNK", "LEAST", "TILE", "Layout", "chunk", "fit", "reusable", "share", "slots", "tiled"]
+__all__ = ["CHUNK", "LEAST", "TILE", "Layout", "chunk", "decoder", "fit", "reusable", "share", "slots", "tiled"]
 
 CHUNK = 128
 """prompt tokens that are prefilled at once"""
@@ -79,6 +79,17 @@ def share(decoding: int, remaining: Sequence[int], budget: int) -> list[int]:
         shares[place] = size
         room -= size
     return shares
+
+
+def decoder(loads: Sequence[int], shares: Sequence[int], slots: int) -> int:
+    """Tell which of several decoders with room gets a run: the one with the fewest, or one that knows its beginning.
+
+    `loads` are the runs at each, `shares` the tokens of the run's prompt that each had lately. Knowing outweighs a quarter of the
+    slots: what is evaluated already costs nothing, but a decoder that has nothing to do helps nobody.
+    """
+    worth = max(1, slots // 4)
+    costs = [load - (worth if share >= TILE else 0) for load, share in zip(loads, shares, strict=True)]
+    return costs.index(min(costs))
 
 
 def fit(prompt: int, wanted: int | None, context: int) -> int:

@@ -10,12 +10,16 @@ import asyncio
 import contextlib
 import heapq
 import time
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
-from engine.llamacpp import weights
+import numpy as np
+
+from engine.llamacpp import policy, weights
 from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, Open, ToDecoder
+from engine.llamacpp.prefixes import Tokens, common
 from engine.llamacpp.process import DecoderDied, DecoderProcess
 from haywain import log
 from haywain.errors import SettingsError
@@ -47,12 +51,18 @@ class Listener(Protocol):
 class _Decoder:
     """A place for a decoder process, and the runs that are at it."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int) -> None:
         self.process: DecoderProcess | None = None
+        self.recent: deque[Tokens] = deque(maxlen=slots)
+        """the latest prompts, of which its slots still hold some"""
         self.runs: set[int] = set()
         self.outbox: list[ToDecoder] = []
         self.heard = 0.0
         """when it last said something or got its first run, by the monotonic clock"""
+
+    def shares(self, prompt: Tokens) -> int:
+        """Count the tokens that a prompt begins with as one of the latest did."""
+        return max((common(prompt, other) for other in self.recent), default=0)
 
 
 class Pool:
@@ -64,7 +74,7 @@ class Pool:
         self._listener = listener
         self._silence = silence_seconds
         self._file = weights.version(Path(wanted.path))
-        self._decoders = [_Decoder() for _ in range(count)]
+        self._decoders = [_Decoder(wanted.slots) for _ in range(count)]
         self._waiting: list[tuple[int, int, Begin]] = []
         self._at: dict[int, _Decoder | None] = {}
         self._keeping: list[asyncio.Task[None]] = []
@@ -125,17 +135,20 @@ class Pool:
                 await process.stop()
 
     def _place(self) -> None:
-        """Give waiting runs to the decoders with the most room."""
+        """Give waiting runs to decoders with room, rows that begin alike to the same one where that leaves none idle."""
         most = self._wanted.slots + _AHEAD
         while self._waiting:
-            living = [decoder for decoder in self._decoders if decoder.process is not None]
-            decoder = min(living, key=lambda decoder: len(decoder.runs), default=None)
-            if decoder is None or len(decoder.runs) >= most:
+            able = [decoder for decoder in self._decoders if decoder.process is not None and len(decoder.runs) < most]
+            if not able:
                 break
             _, _, begin = heapq.heappop(self._waiting)
+            prompt = np.frombuffer(begin.tokens, np.int32)
+            shares = [decoder.shares(prompt) for decoder in able] if len(able) > 1 else [0]
+            decoder = able[policy.decoder([len(decoder.runs) for decoder in able], shares, self._wanted.slots)]
             if not decoder.runs:
                 decoder.heard = time.monotonic()
             decoder.runs.add(begin.run)
+            decoder.recent.append(prompt)
             decoder.outbox.append(begin)
             self._at[begin.run] = decoder
         self._send()
@@ -156,6 +169,7 @@ class Pool:
             started = time.monotonic()
             how = await self._listen(decoder, decoder.process)
             runs, decoder.runs, decoder.process = sorted(decoder.runs), set(), None
+            decoder.recent.clear()
             _log.error("decoder.died", how=how, runs=len(runs))
             for run in runs:
                 del self._at[run]

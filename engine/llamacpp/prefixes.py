@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from engine.llamacpp import policy
 
-__all__ = ["Held", "Place", "common", "place"]
+__all__ = ["Held", "Place", "Tokens", "common", "place"]
 
 WORTH_COPYING: Final = 16
 """tokens; copying a KV stream takes as long as evaluating a few"""

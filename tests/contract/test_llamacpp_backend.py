@@ -73,6 +73,26 @@ async def test_many_rows_say_what_each_says_alone(running: Running) -> None:
     assert [content(result) for result in together] == alone * 2
 
 
+async def test_sharers_evaluate_what_they_share_once_a_decoder(running: Running) -> None:
+    """30 rows with one long beginning report nearly all of it as cached, in the body and to the mesh; texts stay the same."""
+    head = "You classify messages. " * 8
+    alone = [content(await running.chat(f"{head} {n}")) for n in range(4)]
+    results = await running.ended(*(running.begin(f"{head} {n}") for n in range(30)))
+    assert [content(result) for result in results[:4]] == alone
+    cached = [result.usage.cached_tokens for result in results]
+    assert cached.count(0) <= 1  # the decoder that had none of it
+    assert min(filter(None, cached)) >= 128
+    assert [json.loads(result.body)["usage"]["prompt_tokens_details"]["cached_tokens"] for result in results] == cached
+
+
+async def test_choices_share_their_prompt(running: Running) -> None:
+    """The prompt of `n` choices is counted once, and as cached only what no choice had to evaluate."""
+    first = await running.chat("choose " * 30, n=3, temperature=1.0)
+    again = await running.chat("choose " * 30, n=3, temperature=1.0)
+    assert (first.usage.cached_tokens, again.usage.cached_tokens > 100) == (0, True)
+    assert first.usage.input_tokens == again.usage.input_tokens < 300
+
+
 async def test_a_stream_brings_chunks_then_the_result(running: Running) -> None:
     """Role, content, finish, usage, in that order, and together they are the whole answer."""
     sequence_id = running.begin("stream", stream=True, stream_options={"include_usage": True}, max_tokens=30)

@@ -59,3 +59,12 @@ def test_slots_follow_from_memory() -> None:
     assert policy.slots(16, 23_040, 2_048, 2**29) == 11
     assert policy.slots(16, 1_024, 2_048, 2**29) == 16
     assert policy.slots(16, 2**20, 8_192, 2**29) == 1
+
+
+def test_runs_go_where_they_are_known_unless_somebody_is_idle() -> None:
+    """The least loaded decoder gets a run; one that knows its beginning may have a quarter of its slots more."""
+    assert policy.decoder([3, 2, 2], [0, 0, 0], 16) == 1
+    assert policy.decoder([5, 2], [500, 0], 16) == 0
+    assert policy.decoder([6, 2], [500, 10], 16) == 0
+    assert policy.decoder([7, 2], [500, 10], 16) == 1
+    assert policy.decoder([1, 0], [500, 0], 2) == 0
