@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from haywain import rpc
-from haywain.settings import Settings
+from haywain.settings import DatabaseSettings, Settings
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def data_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
-def settings(data_dir: Path) -> Settings:
-    """Give the defaults, in a data folder of the test's own."""
-    return Settings(data_dir=str(data_dir))
+def settings(data_dir: Path, database_url: str) -> Settings:
+    """Give the defaults, in a data folder and a database of the test's own."""
+    return Settings(data_dir=str(data_dir), db=DatabaseSettings(url=database_url))
 
 
 @pytest.fixture

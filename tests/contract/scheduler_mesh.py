@@ -11,6 +11,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
+import msgspec
 from scheduler_engine import CHAT, EchoEngine, answer
 
 from haywain import ids, rpc
@@ -161,7 +162,7 @@ async def mesh(settings: Settings) -> AsyncIterator[Mesh]:
 def quick(settings: Settings, **changes: Any) -> Settings:
     """Give settings with short times."""
     terms: dict[str, Any] = {"heartbeat_ms": 300, "checkpoint_seconds": 0.1} | changes
-    return Settings(data_dir=settings.data_dir, scheduler=SchedulerSettings(**terms))
+    return msgspec.structs.replace(settings, scheduler=SchedulerSettings(**terms))
 
 
 async def eventually(ask: Callable[[], Any], right: Callable[[Any], bool], timeout: float = 20.0) -> Any:

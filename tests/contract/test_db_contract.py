@@ -12,7 +12,6 @@ from db_seam import names
 from haywain import errors
 from haywain.db import Database, Queries, Transaction, open_database
 
-BOTH_DATABASES = True
 sql, file, database = db_seam.sql, db_seam.file, db_seam.database
 
 

@@ -18,7 +18,7 @@ from files_seam import Parts as Seam
 from haywain import errors, rpc
 from haywain.clock import FakeClock, seconds
 from haywain.files.v1 import files_pb2, uploads_pb2
-from haywain.settings import FilesSettings, Settings
+from haywain.settings import DatabaseSettings, FilesSettings, Settings
 from services.files.service import Services
 from services.files.sweep import GRACE_SECONDS
 from services.files.upload_store import COMPLETING_SECONDS
@@ -27,9 +27,9 @@ Upload = uploads_pb2.Upload
 
 
 @pytest.fixture
-def settings(data_dir: Path) -> Settings:
+def settings(data_dir: Path, database_url: str) -> Settings:
     limits = FilesSettings(max_file_bytes=1_000_000, max_upload_bytes=3_000_000, max_part_bytes=500_000)
-    return Settings(data_dir=str(data_dir), files=limits)
+    return Settings(data_dir=str(data_dir), db=DatabaseSettings(url=database_url), files=limits)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from files_seam import LINE, Message, blobs_of, download, get, listed, sent, upl
 from haywain import errors, rpc
 from haywain.clock import FakeClock, seconds
 from haywain.files.v1 import files_pb2, files_pb2_grpc
-from haywain.settings import FilesSettings, Settings
+from haywain.settings import DatabaseSettings, FilesSettings, Settings
 from services.files.service import opened
 
 REFUSAL = "Invalid file format for Batch API. Must be .jsonl"
@@ -27,8 +27,9 @@ grpc_add_to_server, grpc_stub_cls = files_seam.add_to_server, files_seam.stub_cl
 
 
 @pytest.fixture
-def settings(data_dir: Path) -> Settings:
-    return Settings(data_dir=str(data_dir), files=FilesSettings(max_file_bytes=1_000_000))
+def settings(data_dir: Path, database_url: str) -> Settings:
+    files = FilesSettings(max_file_bytes=1_000_000)
+    return Settings(data_dir=str(data_dir), db=DatabaseSettings(url=database_url), files=files)
 
 
 async def test_upload_measures_and_stores(grpc_stub: Any, clock: FakeClock, data_dir: Path) -> None:

@@ -17,9 +17,9 @@ _SQL = Path("services/scheduler/sql").absolute()
 
 
 @pytest.fixture
-async def database(data_dir: Path) -> AsyncIterator[Database]:
+async def database(database_url: str, data_dir: Path) -> AsyncIterator[Database]:
     """Give a database with one batch of three shards of model m and one of model n."""
-    opened = await open_database("", _SQL, data_dir / "scheduler.db")
+    opened = await open_database(database_url, _SQL, data_dir / "scheduler.db")
     submission = Submission(
         batch_id="batch_a", submit_order=0, tenant="t", endpoint="/v1/chat/completions", lane=3, expire_at=None, input_key="i",
         index_key="x", row_count=40, body_defaults="", deterministic=False,
