@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -119,7 +119,7 @@ class BatchObject(msgspec.Struct, kw_only=True):
     x_progress: ProgressObject | None
 
     @classmethod
-    def of(cls, batch: batches_pb2.Batch) -> BatchObject:
+    def of(cls, batch: batches_pb2.Batch) -> Self:
         """Make from a record."""
         return cls(
             id=batch.batch_id,
@@ -143,7 +143,7 @@ class BatchObject(msgspec.Struct, kw_only=True):
             started_at=_time(batch, "in_progress_time"),
             request_counts=RequestCounts(total=batch.counts.total, completed=batch.counts.completed, failed=batch.counts.failed),
             usage=_usage(batch),
-            metadata=dict(batch.metadata) or None,
+            metadata=dict(sorted(batch.metadata.items())) or None,
             priority="expedited" if batch.priority == batches_pb2.Batch.PRIORITY_EXPEDITED else "standard",
             waiting_reason=_WAITING.get(batch.progress.waiting_reason),
             error=BatchError(code=batch.error.code, message=batch.error.message) if batch.HasField("error") else None,

@@ -7,16 +7,19 @@ from google.api import httpbody_pb2
 from gateway.answer import TENANT, Context, json_body
 from gateway.batch_object import BatchObject
 from gateway.body import Body, decoded
+from gateway.created_batch import CreatedBatch, NoValidRecords
+from gateway.creation import MAX_WAIT_SECONDS, creation, wait_seconds
+from gateway.idempotency import REPLAYED, idempotency
 from gateway.peers import Peer
 from gateway.query import Page, integer, parameters
 from haywain import errors, ids
 from haywain.batches.v1 import batches_pb2
 from haywain.settings import BatchesSettings
 
-__all__ = ["Batches", "creation"]
+__all__ = ["Batches"]
 
 MAX_PAGE, PAGE = 100, 20
-_PRIORITIES = {"standard": batches_pb2.Batch.PRIORITY_STANDARD, "expedited": batches_pb2.Batch.PRIORITY_EXPEDITED}
+CREATE_SECONDS = MAX_WAIT_SECONDS + 30.0
 
 
 class Batches:
@@ -30,11 +33,20 @@ class Batches:
     async def create(self, body: httpbody_pb2.HttpBody, context: Context) -> httpbody_pb2.HttpBody:
         """Create one."""
         parameters(context)
-        request = creation(await decoded(body.data))
+        key = idempotency(context, body.data)
+        request = creation(await decoded(body.data), body.data)
         # With an id of its own the call can be repeated when the service restarts during it, and still creates one batch.
         request.request_id = ids.new("create_")
-        answer = await self._batches.ask(self._batches.stub.CreateBatch, request)
-        return json_body(BatchObject.of(answer.batch))
+        if key is not None:
+            request.idempotency.CopyFrom(key)
+        request.wait_seconds = wait_seconds(context)
+        answer = await self._batches.ask(self._batches.stub.CreateBatch, request, timeout=CREATE_SECONDS)
+        if not answer.HasField("batch"):
+            await context.send_initial_metadata((("x-http-status", "400"),))
+            return json_body(NoValidRecords.of(answer))
+        if answer.replayed:
+            await context.send_initial_metadata(REPLAYED)
+        return json_body(CreatedBatch.created(answer))
 
     async def page(self, context: Context) -> httpbody_pb2.HttpBody:
         """Answer a page, newest first."""
@@ -81,39 +93,3 @@ class Batches:
                 raise errors.InvalidRequest(error.message, code=error.code, param=error.param) from None
             raise
         return json_body(BatchObject.of(answer.batch))
-
-
-def creation(members: dict[str, object]) -> batches_pb2.CreateBatchRequest:
-    """Translate the body of a creation. Raises InvalidRequest for a missing, unknown or mistyped field.
-
-    Words and limits that native callers meet as well are checked by the batches service.
-    """
-    body = Body(members)
-    request = batches_pb2.CreateBatchRequest(
-        tenant=TENANT,
-        input_file_id=body.required("input_file_id"),
-        endpoint=body.string("endpoint", "/v1/chat/completions"),
-        completion_window=body.string("completion_window", "24h"),
-        metadata=body.strings("metadata"),
-        priority=_PRIORITIES[body.word("priority", "standard", tuple(_PRIORITIES))],
-        model=body.string("model"),
-        deterministic=body.boolean("deterministic"),
-        defaults=batches_pb2.SamplingDefaults(
-            max_decoding_length=body.integer("max_decoding_length"),
-            max_context_length=body.integer("max_context_length"),
-            temperature=body.decimal("temperature"),
-            top_p=body.decimal("top_p"),
-            top_k=body.integer("top_k"),
-        ),
-    )
-    expiry = body.member("output_expires_after")
-    if expiry is not None:
-        expiry.word("anchor", "created_at", ("created_at",))
-        seconds = expiry.integer("seconds", 1)
-        if seconds is None:
-            param = "output_expires_after.seconds"
-            raise errors.InvalidRequest(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
-        request.output_expires_after_seconds = seconds
-        expiry.finish()
-    body.finish()
-    return request

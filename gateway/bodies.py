@@ -62,15 +62,20 @@ class UploadCompletion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class BatchCreation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A batch. Sampling is for rows that don't set it themselves."""
+    """A batch: of an input file, or of records right here. Sampling is for rows that don't set it themselves."""
 
-    input_file_id: Annotated[str, Meta(min_length=1)]
+    input_file_id: Annotated[str, Meta(min_length=1)] | None = None
+    requests: Annotated[list[Any], Meta(min_length=1, max_length=1_000, description="Lines, instead of a file.")] | None = None
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"] = "/v1/chat/completions"
     completion_window: str = "24h"
     metadata: Annotated[Metadata, Meta(max_length=16)] | None = None
     output_expires_after: ExpiresAfter | None = None
     model: Annotated[str, Meta(min_length=1, description="What lines without a `model` run on.")] | None = None
     priority: Literal["standard", "expedited"] | None = None
+    invalid_rows: Annotated[Literal["fail", "reject"] | None, Meta(description="A bad line fails the batch, or only itself.")] = (
+        None
+    )
+    pack: Annotated[bool, Meta(description="Of embeddings: rows may share a sequence.")] | None = None
     deterministic: Annotated[bool, Meta(description="A row's text doesn't depend on what runs beside it.")] | None = None
     max_decoding_length: Count | None = None
     max_context_length: Count | None = None

@@ -132,6 +132,16 @@ class Body:
                 raise type_error(f"{self._prefix}{name}.{key}", "a string", value)
         return dict(members)
 
+    def given(self, name: str) -> bool:
+        """Take anything; tell whether there is something."""
+        self._asked.add(name)
+        return self._members.get(name) is not None
+
+    def array(self, name: str) -> list[Any] | None:
+        """Take an array of anything."""
+        value: list[Any] | None = self._take(name, "an array", list)
+        return value
+
     def texts(self, name: str) -> list[str]:
         """Take an array of strings that must be there."""
         members = self._take(name, "an array of strings", list, nullable=False)

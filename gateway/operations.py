@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from gateway import bodies
 from gateway.batch_object import BatchObject
+from gateway.created_batch import CreatedBatch, NoValidRecords
 from gateway.files import DeletedFile, FileObject
 from gateway.health import DetailedHealth, Healthy, PoolObject, Unhealthy
 from gateway.models import ModelList, ModelObject
@@ -91,7 +92,15 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "CancelUpload": Operation(tag="Uploads", summary="Drop an upload with its parts", answers=_json(UploadObject)),
     "CreateBatch": Operation(
-        tag="Batches", summary="Create a batch", request={JSON: bodies.BatchCreation}, answers=_json(BatchObject)
+        tag="Batches",
+        summary="Create a batch",
+        parameters=(
+            Parameter("idempotency-key", Annotated[str, Meta(min_length=1, max_length=512)], "A name for this request.", "header"),
+            Parameter("prefer", str, "`wait=10`: answer after validation, or after so many seconds; 30 at most.", "header"),
+        ),
+        request={JSON: bodies.BatchCreation},
+        answers={**_json(CreatedBatch), 400: {JSON: NoValidRecords}},
+        headers={"idempotent-replayed": "`true` when an earlier request with the same key got this answer."},
     ),
     "ListBatches": Operation(
         tag="Batches", summary="List batches, newest first", parameters=_page(100, 20), answers=_json(Page[BatchObject])

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from gateway.batch_object import BatchObject
-from gateway.batches import creation
 from gateway.body import decoded
+from gateway.creation import creation
 from haywain import errors, openai
 from haywain.batches.v1 import batches_pb2
 from haywain.clock import timestamp

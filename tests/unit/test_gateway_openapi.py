@@ -10,7 +10,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from engine.chat import ChatRequest, Message
 from engine.completion import CompletionRequest, EmbeddingRequest
-from gateway import batches, bodies, uploads
+from gateway import bodies, creation, uploads
 from gateway.body import Body
 from gateway.openapi import document
 from gateway.operations import OPERATIONS
@@ -75,7 +75,7 @@ class _Asking(Body):
 @pytest.mark.parametrize(
     ("module", "translate", "body", "schema"),
     [
-        (batches, "creation", {"input_file_id": "a", "output_expires_after": {"seconds": 3600}}, "BatchCreation"),
+        (creation, "creation", {"input_file_id": "a", "output_expires_after": {"seconds": 3600}}, "BatchCreation"),
         (
             uploads,
             "announcement",
