@@ -17,7 +17,7 @@ from haywain.scheduler.v1 import scheduler_pb2
 
 __all__ = ["Health"]
 
-CHECK_SECONDS = 1.0
+CHECK_SECONDS = 2.0
 _UNAVAILABLE = (("x-http-status", "503"), ("retry-after", "1"))
 
 

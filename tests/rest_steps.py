@@ -43,7 +43,7 @@ from haywain.batches.v1 import batches_pb2, batches_pb2_grpc
 from haywain.files.v1 import files_pb2, files_pb2_grpc, uploads_pb2, uploads_pb2_grpc
 from haywain.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 
-__all__ = ["Case", "assert_envelope", "cases", "multipart"]
+__all__ = ["GOOD_BODIES", "Case", "assert_envelope", "cases", "multipart"]
 
 FOLDER = Path(__file__).parent / "contract" / "rest_cases"
 _KINDS: dict[str, Callable[[Any], bool]] = {
@@ -57,6 +57,16 @@ _GRPC: dict[str, tuple[Any, Any]] = {
     "batches": (batches_pb2, batches_pb2_grpc.BatchesServiceStub),
     "scheduler": (scheduler_pb2, scheduler_pb2_grpc.SchedulerServiceStub),
 }
+GOOD_BODIES: dict[str, dict[str, Any]] = {
+    "CreateBatch": {"input_file_id": "file-nope"},
+    "UpdateBatch": {"metadata": {}},
+    "CreateUpload": {"filename": "a", "purpose": "user_data", "mime_type": "text/plain", "bytes": 1},
+    "CompleteUpload": {"part_ids": []},
+    "CreateChatCompletion": {"model": "echo", "messages": [{"role": "user", "content": "say"}]},
+    "CreateCompletion": {"model": "texts", "prompt": "say"},
+    "CreateEmbedding": {"model": "vectors", "input": "say"},
+}
+"""by RPC, bodies that are right but for the ids"""
 _counter = itertools.count(1)
 
 

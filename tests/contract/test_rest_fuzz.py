@@ -12,61 +12,44 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from rest_seam import RestMesh
-from rest_steps import multipart
+from rest_steps import GOOD_BODIES, multipart
 
 from gateway.operations import FORM, JSON, OPERATIONS
 from gateway.routes import ROUTES, Route
 
 HANGS_AFTER_SECONDS = 15.0
-_NAMES = sorted(
-    {name for one in OPERATIONS.values() for body in one.request.values() for name in body.__struct_fields__}
-    | {one.name for operation in OPERATIONS.values() for one in operation.parameters if one.place == "query"}
-)
-_WORDS = [
+FIELDS = {name: [field for body in one.request.values() for field in body.__struct_fields__] for name, one in OPERATIONS.items()}
+NAMES = sorted({name for names in FIELDS.values() for name in names} | {"limit", "after", "order", "after_line"})
+WORDS = [
     "echo", "texts", "vectors", "batch", "asc", "desc", "24h", "created_at", "user", "system", "text", "json_object", "standard",
     "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "file-nope", "0", "1", "-1", "20", "10000000000000000000", "",
 ]  # fmt: skip
 
-
-def _json_values() -> st.SearchStrategy[Any]:
-    numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    leaves = st.none() | st.booleans() | numbers | st.sampled_from(_WORDS) | st.text(max_size=20)
-    keys = st.sampled_from([*_NAMES, "role", "content", "type", "text", "anchor", "seconds"]) | st.text(max_size=8)
-    return st.recursive(leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4), max_leaves=8)
-
-
-def _good(route: Route) -> dict[str, Any]:
-    return {
-        "CreateBatch": {"input_file_id": "file-nope"},
-        "UpdateBatch": {"metadata": {}},
-        "CreateUpload": {"filename": "a", "purpose": "user_data", "mime_type": "text/plain", "bytes": 1},
-        "CompleteUpload": {"part_ids": []},
-        "CreateChatCompletion": {"model": "echo", "messages": [{"role": "user", "content": "hello"}]},
-        "CreateCompletion": {"model": "texts", "prompt": "hello"},
-        "CreateEmbedding": {"model": "vectors", "input": "hello"},
-    }.get(route.rpc, {})
-
-
-@st.composite
-def _json_body(draw: st.DrawFn, route: Route) -> bytes:
-    """A body that is nearly right, or any JSON, or nearly JSON."""
-    fields = next((one.__struct_fields__ for one in OPERATIONS[route.rpc].request.values()), ("a",))
-    body = _good(route) | draw(st.dictionaries(st.sampled_from(fields), _json_values(), max_size=3))
-    value = draw(st.sampled_from([body, body, body]) | _json_values())
-    text = json.dumps(value, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
-    return draw(st.sampled_from([text, text, text, text[:-1], text + b" ", text.replace(b'"', b"'"), b"\xff" + text]))
-
-
-@st.composite
-def _form(draw: st.DrawFn) -> bytes:
-    """A form that is nearly right."""
-    names = st.sampled_from(["file", "data", "purpose", "expires_after[anchor]", "expires_after[seconds]", "x"])
-    words = st.sampled_from(_WORDS) | st.text(st.characters(codec="utf-8"), max_size=20)
-    part = st.fixed_dictionaries({"name": names, "value": words}) | st.fixed_dictionaries(
-        {"name": names, "filename": st.sampled_from(["a.jsonl", "a", "", "../a", "\u00fc.jsonl"]), "text": words}
-    )
-    body = multipart(draw(st.lists(part, max_size=4)), end=draw(st.sampled_from([True, True, False])))
-    return body[: draw(st.sampled_from([len(body), len(body), len(body) // 2]))]
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+WORDS_OR_TEXTS = st.sampled_from(WORDS) | TEXTS
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORDS_OR_TEXTS
+KEYS = st.sampled_from([*NAMES, "role", "content", "type", "text", "anchor", "seconds"]) | st.text(max_size=8)
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=8)
+CHANGES = {name: st.dictionaries(st.sampled_from(fields or ["a"]), VALUES, max_size=3) for name, fields in FIELDS.items()}
+PART_NAMES = st.sampled_from(["file", "data", "purpose", "expires_after[anchor]", "expires_after[seconds]", "x"])
+PARTS = st.lists(
+    st.fixed_dictionaries({"name": PART_NAMES, "value": WORDS_OR_TEXTS})
+    | st.fixed_dictionaries(
+        {"name": PART_NAMES, "filename": st.sampled_from(["a.jsonl", "a", "", "../a", "ü.jsonl"]), "text": WORDS_OR_TEXTS}
+    ),
+    max_size=4,
+)
+IDS = st.sampled_from(["nope", "a/b", "..", "batch_0"]) | st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+ENDS = st.sampled_from(["/", "//", "/x", "%2F", "%00", "%ff", ":", ";a=b", "/%2e%2e"])
+QUERIES = st.lists(st.tuples(st.sampled_from(NAMES) | TEXTS, WORDS_OR_TEXTS), min_size=1, max_size=2)
+HEADER_NAMES = ["range", "if-range", "idempotency-key", "prefer", "accept", "content-type", "x-request-id", "authorization", "te"]
+HEADERS = st.dictionaries(
+    st.sampled_from([*HEADER_NAMES, "grpc-timeout"]),
+    st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20),
+    max_size=2,
+)
+METHODS = {route: st.sampled_from([route.method] * 9 + ["GET", "POST", "DELETE", "PUT"]) for route in ROUTES}
+BYTES = st.binary(max_size=200)
 
 
 class Request(msgspec.Struct):
@@ -82,47 +65,36 @@ class Request(msgspec.Struct):
 def requests(draw: st.DrawFn) -> Request:
     """Draw a request to one of the routes, or to nearly one."""
     route = draw(st.sampled_from(ROUTES))
-    path = route.path
+    target = route.path
     for name in route.variables:
-        ident = draw(
-            st.sampled_from(["nope", "a/b", "..", "batch_0"]) | st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
-        )
-        path = path.replace(f"{{{name}}}", quote(ident, safe=draw(st.sampled_from(["", "/"]))))
-    if draw(st.integers(0, 9)) == 0:
-        path += draw(st.sampled_from(["/", "//", "/x", "%2F", "%00", "%ff", ":", ";a=b", "/%2e%2e"]))
-    pairs = draw(
-        st.lists(
-            st.tuples(st.sampled_from(_NAMES) | st.text(max_size=5), st.sampled_from(_WORDS) | st.text(max_size=9)), max_size=2
-        )
-    )
-    query = urlencode(pairs, errors="replace") if draw(st.integers(0, 2)) == 0 else ""
-    method = draw(st.sampled_from([route.method] * 9 + ["GET", "POST", "DELETE", "PUT"]))
-    kind = next(iter(OPERATIONS[route.rpc].request), JSON)
-    body = draw(_form() if kind == FORM else _json_body(route)) if method == "POST" or draw(st.integers(0, 9)) == 0 else None
-    if draw(st.integers(0, 19)) == 0:
-        body = draw(st.binary(max_size=200))
-    headers = {"content-type": f"{FORM}; boundary=----haywain" if kind == FORM else JSON} if body is not None else {}
-    headers |= draw(
-        st.dictionaries(_header_names(), st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20), max_size=2)
-    )
-    return Request(method, path + (f"?{query}" if query else ""), headers, body)
+        target = target.replace(f"{{{name}}}", quote(draw(IDS), safe="/" if draw(st.booleans()) else ""))
+    target += draw(ENDS) if not draw(st.integers(0, 9)) else ""
+    target += f"?{urlencode(draw(QUERIES))}" if not draw(st.integers(0, 2)) else ""
+    method = draw(METHODS[route])
+    is_form = FORM in OPERATIONS[route.rpc].request
+    if method != "POST" and draw(st.integers(0, 9)):
+        return Request(method, target, draw(HEADERS), None)
+    headers = {"content-type": f"{FORM}; boundary=----haywain" if is_form else JSON} | draw(HEADERS)
+    return Request(method, target, headers, _form(draw) if is_form else _json(draw, route))
 
 
-def _header_names() -> st.SearchStrategy[str]:
-    return st.sampled_from(
-        [
-            "range",
-            "if-range",
-            "idempotency-key",
-            "prefer",
-            "accept",
-            "content-type",
-            "x-request-id",
-            "authorization",
-            "te",
-            "grpc-timeout",
-        ]
+def _json(draw: st.DrawFn, route: Route) -> bytes:
+    """Draw a body that is nearly right, or any JSON, or nearly JSON, or not at all."""
+    value: Any = GOOD_BODIES.get(route.rpc, {}) | draw(CHANGES[route.rpc]) if draw(st.integers(0, 3)) else draw(VALUES)
+    text = json.dumps(value, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
+    return (
+        draw(BYTES) if not draw(st.integers(0, 19)) else draw(_damaged(text, text[:-1], text.replace(b'"', b"'"), b"\xff" + text))
     )
+
+
+def _form(draw: st.DrawFn) -> bytes:
+    """Draw a form that is nearly right."""
+    body = multipart(draw(PARTS), end=bool(draw(st.integers(0, 3))))
+    return draw(_damaged(body, body[: len(body) // 2]))
+
+
+def _damaged(whole: bytes, *others: bytes) -> st.SearchStrategy[bytes]:
+    return st.sampled_from([whole] * 6 + list(others))
 
 
 class Connection:
@@ -149,7 +121,8 @@ class Connection:
 
 
 def _check(request: Request, answer: http.client.HTTPResponse, data: bytes) -> None:
-    assert answer.status < 500, data
+    slow = answer.status == 503 and request.target.startswith("/health")  # of a machine under load
+    assert answer.status < 500 or slow, data
     assert answer.headers["x-request-id"]
     if answer.status >= 400 and request.method != "HEAD":
         assert answer.headers["content-type"] == JSON
