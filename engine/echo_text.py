@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from engine import answers
+from engine import answers, invalid
 from engine.chat import ChatRequest, parse_chat
 from engine.completion import Input, parse_completion, parse_embedding
 from haywain import openai
@@ -61,6 +61,14 @@ def cut(text: str, stops: list[str], most: int | None) -> tuple[str, str, int]:
     return text[: len(text) - len(pieces[most])].rstrip(), "length", most
 
 
+def _room(prompt: int, wanted: int | None, context: int | None, param: str) -> int | None:
+    if context is None:
+        return wanted
+    if prompt >= context:
+        raise invalid.context_exceeded(prompt, None, context, param)
+    return min(wanted or context, context - prompt)
+
+
 def chat(sequence_id: int, body: bytes, stream: bool) -> Outcome:
     """Answer /v1/chat/completions. Raises InvalidRequest."""
     request = parse_chat(body, CHAT_FIELDS)
@@ -71,9 +79,10 @@ def chat(sequence_id: int, body: bytes, stream: bool) -> Outcome:
     else:
         prompt = "\n".join([message.text for message in messages])
         last = next((message.text for message in reversed(messages) if message.role == "user"), last)
-    content, reason, count = cut(last, request.stops, request.max_output)
+    used = len(prompt.split())
+    content, reason, count = cut(last, request.stops, _room(used, request.max_output, request.max_context_length, "messages"))
     many = request.choices
-    usage = openai.CompletionUsage.of(len(prompt.split()), count * many)
+    usage = openai.CompletionUsage.of(used, count * many)
     answer = answers.ChatAnswer(request.model)
     choices = [
         openai.ChatChoice(index=index, message=openai.ChatMessage(content=content), finish_reason=reason) for index in range(many)
@@ -107,7 +116,8 @@ def completion(sequence_id: int, body: bytes, stream: bool) -> Outcome:
     deltas: list[bytes] = []
     tokens = 0
     for prompt in prompts:
-        content, reason, count = cut(prompt, request.stops, request.max_tokens)
+        room = _room(len(prompt.split()), request.max_tokens, request.max_context_length, "prompt")
+        content, reason, count = cut(prompt, request.stops, room)
         for _ in range(request.choices):
             index = len(choices)
             tokens += count

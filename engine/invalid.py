@@ -10,7 +10,7 @@ import msgspec
 
 from haywain.errors import InvalidRequest
 
-__all__ = ["explain", "invalid_value", "missing_parameter", "unknown_parameter", "unsupported_parameter"]
+__all__ = ["context_exceeded", "explain", "invalid_value", "missing_parameter", "unknown_parameter", "unsupported_parameter"]
 
 _LOCATED = re.compile(r"(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
@@ -122,3 +122,16 @@ def _join(path: str, name: str) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def context_exceeded(prompt: int, context: int | None, asked: int | None, param: str) -> InvalidRequest:
+    """Say that a prompt of so many tokens leaves no room: in the model's context, or in what the request allows itself."""
+    if asked is not None and (context is None or asked <= context):
+        limit = f"This request's max_context_length is {asked} tokens."
+    else:
+        limit = f"This model's maximum context length is {context} tokens."
+    return InvalidRequest(
+        f"{limit} However, your {param} resulted in {prompt} tokens, and at least 1 is needed for the answer.",
+        code="context_length_exceeded",
+        param=param,
+    )

@@ -47,6 +47,8 @@ class Sampling(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=Fals
 
     model: str
     max_tokens: Count | None = None
+    max_context_length: Count | None = None
+    """tokens of prompt and answer together"""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     top_p: _Share | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1, le=MAX_INT)] | None = None

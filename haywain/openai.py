@@ -22,10 +22,13 @@ CHAT_FIELDS = frozenset(
     {
         "model", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed",
         "presence_penalty", "frequency_penalty", "repeat_penalty", "logit_bias", "logprobs", "top_logprobs", "n",
-        "response_format", "chat_template_kwargs", "user", "metadata", "stream", "stream_options",
+        "response_format", "chat_template_kwargs", "user", "metadata", "stream", "stream_options", "max_context_length",
     }
 )  # fmt: skip
-"""Body fields of /v1/chat/completions that an engine may honour; `stream` never in a batch."""
+"""Body fields of /v1/chat/completions that an engine may honour; `stream` never in a batch.
+
+`max_context_length`, tokens of prompt and answer together, is not OpenAI's: a batch gives it to all its rows.
+"""
 
 COMPLETION_FIELDS = CHAT_FIELDS - {"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"} | {"prompt", "echo"}
 """The same of /v1/completions."""

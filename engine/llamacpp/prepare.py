@@ -88,7 +88,7 @@ class Preparer:
         if self._template is None:
             raise InvalidRequest("The model has no chat template, so it can't answer chats.", code="invalid_url", param="url")
         tokens = self._template.tokens(request.for_template(), request.chat_template_kwargs)
-        prompt = self._prompt(tokens, request.max_output, "messages")
+        prompt = self._prompt(tokens, request, request.max_output)
         return self._prepared(request, [prompt], (request.top_logprobs or 0) if request.logprobs else -1)
 
     def _completion(self, request: CompletionRequest) -> Prepared:
@@ -111,19 +111,15 @@ class Preparer:
         echo = ""
         if request.echo:
             echo = given if isinstance(given, str) else b"".join(map(vocabulary.written, given)).decode("utf-8", "replace")
-        return self._prompt(tokens, request.max_tokens or _COMPLETION_TOKENS, "prompt", echo)
+        return self._prompt(tokens, request, request.max_tokens or _COMPLETION_TOKENS, echo)
 
-    def _prompt(self, tokens: list[int], wanted: int | None, param: str, echo: str = "") -> Prompt:
+    def _prompt(self, tokens: list[int], request: ChatRequest | CompletionRequest, wanted: int | None, echo: str = "") -> Prompt:
+        param = "messages" if isinstance(request, ChatRequest) else "prompt"
         if not tokens:
             raise InvalidRequest("The prompt has no tokens.", param=param)
-        max_output = policy.fit(len(tokens), wanted, self._context)
+        max_output = policy.fit(len(tokens), wanted, min(self._context, request.max_context_length or self._context))
         if max_output < 1:
-            raise InvalidRequest(
-                f"This model's maximum context length is {self._context} tokens. However, your {param} resulted in {len(tokens)} "
-                "tokens, and at least 1 is needed for the answer.",
-                code="context_length_exceeded",
-                param=param,
-            )
+            raise invalid.context_exceeded(len(tokens), self._context, request.max_context_length, param)
         return Prompt(np.asarray(tokens, np.int32).tobytes(), len(tokens), max_output, echo)
 
     def _prepared(self, request: ChatRequest | CompletionRequest, prompts: list[Prompt], logprobs: int) -> Prepared:

@@ -178,7 +178,6 @@ def test_a_create_whose_answer_is_lost(mesh: Mesh, client: BatchClient) -> None:
     assert_conserved(mesh.client, mesh.wait(made["id"]), ["a"])
 
 
-@pytest.mark.xfail(reason="no engine honours max_context_length yet", strict=True)
 def test_max_context_length(mesh: Mesh, client: BatchClient) -> None:
     """The one batch-level field of the reference client that isn't a sampling parameter: rows over it fail, the others run."""
     rows = [chat_row("short"), chat_row("long", "word " * 500)]
