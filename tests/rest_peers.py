@@ -65,7 +65,7 @@ class ScriptedScheduler(SchedulerPeer):
     async def SubmitBatch(self, request: scheduler_pb2.SubmitBatchRequest, context: Any) -> scheduler_pb2.SubmitBatchResponse:
         """Take a batch in."""
         answer = await super().SubmitBatch(request, context)
-        if request.shards[0].model == "echo":
+        if request.shards and request.shards[0].model == "echo":
             self.run(request.batch_id, completed=request.row_count)
         return answer
 

@@ -113,8 +113,10 @@ class FilesPeer(files_pb2_grpc.FilesServiceServicer):
     async def AdoptBlob(self, request: files_pb2.AdoptBlobRequest, context: Any) -> files_pb2.AdoptBlobResponse:
         if await self.blobs.size(request.blob_key) != request.size_bytes:
             raise errors.InvalidRequest("no such blob")
+        if request.request_id not in self.adopted and request.holder:
+            self.holds[request.holder] = request.file_id
         self.adopted.setdefault(request.request_id, request)
-        return files_pb2.AdoptBlobResponse(file=files_pb2.File(file_id=f"file-{request.request_id}"))
+        return files_pb2.AdoptBlobResponse(file=files_pb2.File(file_id=request.file_id or f"file-{request.request_id}"))
 
     def _file(self, file_id: str) -> files_pb2.File:
         if file_id not in self.files:
@@ -166,10 +168,10 @@ class SchedulerPeer(scheduler_pb2_grpc.SchedulerServiceServicer):
         if request.batch_id in self.batches:
             self.batches[request.batch_id].submits += 1
             return scheduler_pb2.SubmitBatchResponse()
-        counts = scheduler_pb2.RowCounts(total=request.row_count)
+        counts = scheduler_pb2.RowCounts(total=request.row_count + request.rejected_count, failed=request.rejected_count)
         progress = scheduler_pb2.Progress(batch_id=request.batch_id, state=ACTIVE, counts=counts, queued=request.row_count)
         self.batches[request.batch_id] = Submitted(request, progress)
-        if self.instant:
+        if self.instant or not request.row_count:
             self.run(request.batch_id, completed=request.row_count)
         return scheduler_pb2.SubmitBatchResponse()
 

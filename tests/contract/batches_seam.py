@@ -32,6 +32,11 @@ def row(custom_id: str, **body: Any) -> bytes:
     return json.dumps({"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body}).encode() + b"\n"
 
 
+def key(name: str = "k", fingerprint: str = "body") -> batches_pb2.Idempotency:
+    """Name a request."""
+    return batches_pb2.Idempotency(key=name, fingerprint=fingerprint)
+
+
 def rows(count: int) -> bytes:
     """Write good lines."""
     return b"".join(row(f"row-{n}") for n in range(count))
@@ -79,12 +84,34 @@ class Seam:
 
     async def create(self, input_file_id: str, **fields: Any) -> Batch:
         """Create a batch."""
-        fields = {"input_file_id": input_file_id, "endpoint": CHAT, "completion_window": "24h"} | fields
-        return (await rpc.call(self.stub.CreateBatch, batches_pb2.CreateBatchRequest(**fields))).batch
+        return (await self.created(input_file_id=input_file_id, **fields)).batch
+
+    async def created(self, **fields: Any) -> batches_pb2.CreateBatchResponse:
+        """Create a batch; the whole answer."""
+        request = batches_pb2.CreateBatchRequest(**({"endpoint": CHAT, "completion_window": "24h"} | fields))
+        answer: batches_pb2.CreateBatchResponse = await rpc.call(self.stub.CreateBatch, request, timeout=40)
+        return answer
 
     async def batch_of(self, data: bytes, **fields: Any) -> Batch:
         """Store a file and create a batch of it."""
         return await self.create(await self.files.put(data), **fields)
+
+    async def listed(self) -> list[str]:
+        """List the batches."""
+        return [batch.batch_id for batch in (await rpc.call(self.stub.ListBatches, batches_pb2.ListBatchesRequest())).batches]
+
+    def written(self) -> list[str]:
+        """List the blobs that batches wrote."""
+        names = (path.name for path in (self.settings.data / "blobs").glob("[0-9a-f][0-9a-f]/*"))
+        return sorted(name for name in names if not name.startswith("input-"))
+
+    async def nothing_left(self) -> None:
+        """Assert that a creation came to nothing."""
+        assert await self.listed() == []
+        assert self.written() == []
+        assert not self.files.holds
+        assert not self.files.adopted
+        assert await self.servicer.store.stale_intents(float("inf")) == []
 
     async def get(self, batch_id: str) -> Batch:
         """Describe a batch."""
