@@ -118,7 +118,6 @@ class Generation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     model: str
     max_tokens: Count | None = None
-    max_context_length: Count | None = None
     max_context_length: Annotated[int, Meta(ge=1, le=2**31 - 1, description="Tokens of prompt and answer together.")] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None

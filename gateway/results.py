@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-import msgspec
 from google.api import httpbody_pb2
 
 from gateway import download
@@ -32,11 +31,8 @@ _Status = batches_pb2.Batch
 _LIVE = frozenset({_Status.STATUS_VALIDATING, _Status.STATUS_IN_PROGRESS, _Status.STATUS_FINALIZING, _Status.STATUS_CANCELLING})
 
 
-class _Line(msgspec.Struct):
-    response: msgspec.Raw
-
-
-_decoder = msgspec.json.Decoder(_Line)
+_NO_RESPONSE = b',"response":null,"error":{'
+"""these bytes can't be inside a string, whose quotes are escaped, and a body has no such members"""
 
 
 class Results:
@@ -60,15 +56,22 @@ class Results:
             order = "files" if first is None and file_ids else "completion"
             await context.send_initial_metadata((("x-results-order", order), *(() if ended else (("x-incomplete", "true"),))))
             yield httpbody_pb2.HttpBody(content_type=CONTENT_TYPE, data=first.data if first else b"")
-            line = first.line if first else 0
+            count = first.line if first else 0
+            unanswered = _unanswered(first.data if first else b"")
             async for piece in journal:
-                line = piece.line
+                count = piece.line
+                unanswered |= _unanswered(piece.data)
                 yield httpbody_pb2.HttpBody(data=piece.data)
-        unrun = first is not None
-        if unrun:  # after what the journal has; `line` is all of it
-            file_ids = [batch.error_file_id] if file_ids and batch.error_file_id and line < batch.counts.total else []
-        async with contextlib.aclosing(self._file_lines(file_ids, unrun=unrun)) as groups:
-            async for data in _behind(groups, after - line):
+        if first is None:
+            groups = self._lines(file_ids)
+        elif file_ids and batch.error_file_id and count < batch.counts.total:
+            if after:
+                unanswered |= await self._unanswered_until(batch_id, after)
+            groups = _unrun(self._lines([batch.error_file_id]), unanswered)
+        else:
+            return
+        async with contextlib.aclosing(groups):
+            async for data in _behind(groups, after - count):
                 yield httpbody_pb2.HttpBody(data=data)
 
     async def _batch(self, batch_id: str) -> batches_pb2.Batch:
@@ -85,19 +88,43 @@ class Results:
         request = scheduler_pb2.ReadResultsRequest(batch_id=batch_id, after_line=after)
         return rpc.stream(self._peers.scheduler.stub.ReadResults, request, tenant=TENANT)
 
-    async def _file_lines(self, file_ids: Sequence[str], *, unrun: bool) -> AsyncGenerator[list[bytes], None]:
-        """Read files one after another, whole lines at a time; with `unrun` only those of rows that no engine answered."""
+    async def _unanswered_until(self, batch_id: str, line: int) -> set[bytes]:
+        """Find the rows without an answer among the first so many lines of the journal."""
+        found: set[bytes] = set()
+        async with contextlib.aclosing(self._journal(batch_id, 0)) as journal:
+            async for piece in journal:
+                found |= _unanswered(piece.data)
+                if piece.line >= line:
+                    break
+        return found
+
+    async def _lines(self, file_ids: Sequence[str]) -> AsyncGenerator[list[bytes], None]:
+        """Read files one after another, whole lines at a time."""
         for file_id in file_ids:
             request = files_pb2.DownloadFileRequest(file_id=file_id, tenant=TENANT)
             tail = b""
             async with contextlib.aclosing(rpc.stream(self._peers.files.stub.DownloadFile, request, tenant=TENANT)) as messages:
                 async for message in messages:
                     *lines, tail = (tail + message.data).split(b"\n")
-                    yield [line + b"\n" for line in lines if not unrun or _is_unrun(line)]
+                    yield [line + b"\n" for line in lines]
 
 
-def _is_unrun(line: bytes) -> bool:
-    return bytes(_decoder.decode(line).response) == b"null"
+def _unanswered(data: bytes) -> set[bytes]:
+    """Find the lines of rows that no engine answered, by their ids."""
+    if _NO_RESPONSE not in data:
+        return set()
+    return {_id(line) for line in data.splitlines() if _NO_RESPONSE in line}
+
+
+async def _unrun(groups: AsyncGenerator[list[bytes], None], journaled: set[bytes]) -> AsyncGenerator[list[bytes], None]:
+    """Leave the lines of rows that never ran: without an answer, and not in the journal (a row that timed out is)."""
+    async with contextlib.aclosing(groups):
+        async for lines in groups:
+            yield [line for line in lines if _NO_RESPONSE in line and _id(line) not in journaled]
+
+
+def _id(line: bytes) -> bytes:
+    return line[: line.index(b",")]
 
 
 async def _first(journal: AsyncIterator[scheduler_pb2.ReadResultsResponse]) -> scheduler_pb2.ReadResultsResponse | None:

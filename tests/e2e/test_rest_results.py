@@ -9,13 +9,19 @@ from typing import Any
 
 import httpx
 import pytest
-from mesh import Mesh, chat_row, until
+from mesh import Mesh, chat_row, jsonl, until
 
 
 @pytest.fixture(scope="module")
 def mesh(haywain: Path) -> Iterator[Mesh]:
-    """A mesh with four slots, 10 ms a word."""
-    settings = ("engine.echo.slots=4", "engine.echo.ms_per_token=10", "engine.echo.fail_containing=please fail")
+    """A mesh with four slots, 10 ms a word, and a second for a row."""
+    settings = (
+        "engine.echo.slots=4",
+        "engine.echo.ms_per_token=10",
+        "engine.echo.fail_containing=please fail",
+        "engine.echo.hang_containing=please hang",
+        "scheduler.row_timeout_seconds=1",
+    )
     with Mesh(haywain) as running:
         yield running.start("--engine", "echo", *(word for text in settings for word in ("--set", text)))
 
@@ -78,6 +84,21 @@ def test_followed_through_a_cancellation(mesh: Mesh) -> None:
     assert {line["error"]["code"] for line in unrun} == {"batch_cancelled"}
     assert late[-len(unrun) :] == unrun
     assert _read(mesh, batch_id, 150)[0] == (early + late)[150:]
+
+
+def test_rows_without_an_answer_come_once(mesh: Mesh) -> None:
+    """A row that timed out has no answer either, but it ran: it is among the first lines, and not again among the last ones."""
+    rows = [chat_row(f"row-{n}", "please hang" if n == 1 else "fine") for n in range(6)]
+    content = jsonl(rows) + jsonl([{"custom_id": "bad"}]) + jsonl([chat_row("last")])
+    body = {"input_file_id": mesh.upload(content)["id"], "invalid_rows": "reject"}
+    batch_id = mesh.client.post("/v1/batches", json=body).json()["id"]
+    lines = _followed(mesh, batch_id)
+    batch = mesh.wait(batch_id)
+    assert batch["request_counts"] == {"total": 8, "completed": 6, "failed": 2}
+    assert sorted(lines, key=str) == sorted(_files(mesh, batch), key=str)
+    assert [line["custom_id"] for line in lines if line["response"] is None] == ["row-1", "bad"]
+    for after in range(9):
+        assert _read(mesh, batch_id, after)[0] == lines[after:]
 
 
 def test_without_the_journal(mesh: Mesh) -> None:
