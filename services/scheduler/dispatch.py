@@ -8,8 +8,7 @@ Everything but reading the lines happens between two awaits, so nothing is taken
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 
 from haywain import errors, log
 from haywain.clock import Clock
@@ -23,7 +22,7 @@ from services.scheduler.link import Link
 from services.scheduler.links import Links
 from services.scheduler.policy import Turns
 from services.scheduler.recording import Recorder
-from services.scheduler.rows import BadLine
+from services.scheduler.sending import Sender
 from services.scheduler.suspects import Suspects
 
 __all__ = ["Dispatcher"]
@@ -32,6 +31,8 @@ _FOREVER = 1 << 62
 _PROBE_AFTER_SECONDS = 5.0
 """Suspects wait so long for an engine without rows; then a busy one is emptied for them."""
 _REST_SECONDS = 1.0
+_OUT_BYTES = 64 * 1024 * 1024
+"""Lines at one engine at a time, which it has in memory."""
 _log = log.get()
 
 
@@ -43,20 +44,16 @@ class Dispatcher:
         self._settings = settings
         self._clock = clock
         self._claims = claims
-        self._recorder = recorder
-        self._reader = ThreadPoolExecutor(2, thread_name_prefix="rows")
+        self.sender = Sender(clock, recorder)
         self._turns: dict[Key, Turns] = {}
         self._turn_served: dict[Key, int] = {}
         self._served = 0
         self._suspects: dict[Key, Suspects] = {}
         self.links = Links()
         self._batches: dict[int, Batch] = {}
-        self._sequence = 0
         self.calls = Calls()
         self.paused: Callable[[], bool] = lambda: False
         """Tells whether rows must wait because their results could not be stored."""
-        self.started: Callable[[Batch], Awaitable[None]] | None = None
-        """Awaited before the first row of a batch is sent."""
         claims.changed = self.refresh
 
     # -- what waits -----------------------------------------------------------------------------------------------------------
@@ -137,19 +134,29 @@ class Dispatcher:
         link.cancels.clear()
         room = self._room(link)
         while room and (call := self._next_call(link)) is not None:
-            self._add_call(link, request, call)
+            self._reserve(link, 1)
+            self.sender.add_call(link, request, call)
             room -= 1
         attempts = self._choose(link, room) if room else []
         if attempts:
-            self._reserve(link, len(attempts))
-            try:
-                await self._add_rows(link, request, attempts)
-            except (OSError, errors.HaywainError) as error:
-                _log.error("rows.not_read", batch_id=attempts[0].held.batch.batch_id, error=str(error))
-                self._rest(attempts[0].held.batch)
-            finally:
-                self._unreserve(link, attempts)
+            await self._add_rows(link, request, attempts)
         return request if request.sequences or request.cancel_sequence_ids else None
+
+    async def _add_rows(self, link: Link, request: engine_pb2.RunRequest, attempts: list[Attempt]) -> None:
+        reserved = len(request.sequences) + len(attempts)
+        self._reserve(link, len(attempts))
+        try:
+            await self.sender.add_rows(link, request, attempts)
+        except (OSError, errors.HaywainError) as error:
+            _log.error("rows.not_read", batch_id=attempts[0].held.batch.batch_id, error=str(error))
+            self._rest(attempts[0].held.batch)
+        finally:
+            unused = reserved - len(request.sequences)
+            self._reserve(link, -unused)
+            for attempt in attempts:
+                self.again(attempt)
+            if unused:
+                link.wake.set()
 
     def _room(self, link: Link) -> int:
         if link.draining:
@@ -162,20 +169,6 @@ class Dispatcher:
                 return call
         return None
 
-    def _add_call(self, link: Link, request: engine_pb2.RunRequest, call: Call) -> None:
-        self._sequence += 1
-        link.calls[self._sequence] = call
-        self._reserve(link, 1)
-        request.sequences.add(
-            sequence_id=self._sequence,
-            model=call.request.model,
-            endpoint=call.request.endpoint,
-            request=call.request.request,
-            lane=engine_pb2.LANE_INTERACTIVE,
-            stream=call.request.stream,
-            attempt=call.attempt,
-        )
-
     def _choose(self, link: Link, room: int) -> list[Attempt]:
         if self.paused() or (link.probing and link.attempts):
             return []
@@ -187,7 +180,7 @@ class Dispatcher:
         if any(self._clock.monotonic() - suspects.since > _PROBE_AFTER_SECONDS for suspects in waiting):
             return []
         taken: list[Attempt] = []
-        size = self._settings.message_bytes
+        size = min(self._settings.message_bytes, _OUT_BYTES - link.bytes)
         while len(taken) < room and size > 0 and (key := self._next_key(link)) is not None:
             rows = self._take(key, room - len(taken), size)
             size -= sum(attempt.length for attempt in rows)
@@ -226,14 +219,6 @@ class Dispatcher:
         link.credits -= count
         self.links.active += count
 
-    def _unreserve(self, link: Link, attempts: Sequence[Attempt]) -> None:
-        for attempt in attempts:
-            link.credits += 1
-            self.links.active -= 1
-            self.again(attempt)
-        if attempts:
-            link.wake.set()
-
     def _rest(self, batch: Batch) -> None:
         """Send nothing of a batch for a moment."""
         order = batch.submission.submit_order
@@ -247,48 +232,3 @@ class Dispatcher:
             self.add(batch)
             for held in batch.held.values():
                 self.refresh(batch, held.key[0])
-
-    async def _add_rows(self, link: Link, request: engine_pb2.RunRequest, attempts: list[Attempt]) -> None:
-        """Read the rows' lines and add them; takes out of `attempts` what is done, whether it is sent or has failed."""
-        loop = asyncio.get_running_loop()
-        now = self._clock.monotonic()
-        while attempts:
-            held = attempts[0].held
-            if held.batch.start_time is None and self.started is not None:
-                await self.started(held.batch)
-            count = next((at for at, attempt in enumerate(attempts) if attempt.held is not held), len(attempts))
-            spans = [(attempt.offset, attempt.length) for attempt in attempts[:count]]
-            if held.window.holds(spans):
-                lines = held.window.lines(spans)
-            else:
-                lines, held.window = await loop.run_in_executor(self._reader, held.batch.input.read, spans)
-            taken = attempts[:count]
-            del attempts[:count]
-            sent = 0
-            for attempt, line in zip(taken, lines, strict=True):
-                if not held.over and self._add_row(link, request, attempt, line):
-                    attempt.sent_at = now
-                    sent += 1
-            held.batch.running += sent
-            if sent < count:
-                link.credits += count - sent
-                self.links.active -= count - sent
-                link.wake.set()
-
-    def _add_row(self, link: Link, request: engine_pb2.RunRequest, attempt: Attempt, line: bytes) -> bool:
-        held = attempt.held
-        try:
-            attempt.custom_id, body = held.batch.lines.parse(line)
-        except BadLine as error:
-            attempt.custom_id = b"null"
-            if len(line) < attempt.length:
-                self._recorder.failed(attempt, "batch_failed", "The line can't be read any more: the batch's input is cut short.")
-            else:
-                self._recorder.failed(attempt, "invalid_json_line", str(error))
-            return False
-        self._sequence += 1
-        link.attempts[self._sequence] = attempt
-        sequence = held.sequence
-        sequence.sequence_id, sequence.request, sequence.attempt = self._sequence, body, attempt.attempt
-        request.sequences.append(sequence)
-        return True

@@ -31,6 +31,8 @@ class Link:
         self.credits = 0
         self.attempts: dict[int, Attempt] = {}
         """Rows in flight, by sequence id, the longest there first."""
+        self.bytes = 0
+        """Size of their lines."""
         self.calls: dict[int, Call] = {}
         self.ghosts: set[int] = set()
         """Sequences that were given up and have not ended at the engine yet."""
@@ -55,6 +57,13 @@ class Link:
         if found is None:
             found = self._lines[model] = ResultLines(self.engine, self._models[model].digest)
         return found
+
+    def give_up_row(self, sequence_id: int) -> Attempt:
+        """Cancel a row in flight."""
+        attempt = self.attempts.pop(sequence_id)
+        self.bytes -= attempt.length
+        self.give_up(sequence_id)
+        return attempt
 
     def give_up(self, sequence_id: int) -> None:
         """Cancel a sequence; whatever the engine says of it later is ignored."""

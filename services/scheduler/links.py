@@ -62,8 +62,7 @@ class Links:
         """Cancel a batch's rows in flight; what their engines still say of them is dropped."""
         for link in self._all:
             for sequence_id in [number for number, attempt in link.attempts.items() if attempt.held.batch is batch]:
-                del link.attempts[sequence_id]
-                link.give_up(sequence_id)
+                link.give_up_row(sequence_id)
 
     def give_up_call(self, call: Call) -> None:
         """Cancel a call in flight."""

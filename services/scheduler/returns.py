@@ -77,6 +77,7 @@ class Returns:
                 suspects.append(attempt)
         self._dispatcher.suspect(suspects)
         link.attempts.clear()
+        link.bytes = 0
         link.calls.clear()
         link.ghosts.clear()
 
@@ -96,9 +97,8 @@ class Returns:
                 break
             late.append((sequence_id, attempt))
         for sequence_id, attempt in late:
-            del link.attempts[sequence_id]
+            link.give_up_row(sequence_id)
             attempt.held.batch.running -= 1
-            link.give_up(sequence_id)
             seconds = self._settings.row_timeout_seconds
             self._recorder.failed(attempt, "row_timeout", f"the engine did not answer within {seconds:g} seconds")
 
@@ -109,6 +109,7 @@ class Returns:
                 attempt = attempts.pop(result.sequence_id, None)
                 if attempt is not None:
                     ended += 1
+                    link.bytes -= attempt.length
                     held = attempt.held
                     held.batch.running -= 1
                     self._recorder.ended(attempt, result, link.lines(held.key[0]))

@@ -11,7 +11,7 @@ import msgspec
 
 from haywain.openai import ascii_json
 
-__all__ = ["ENTRY_BYTES", "BadLine", "Input", "Lines", "Window", "read_entries", "unpack_entry"]
+__all__ = ["ENTRY_BYTES", "BadLine", "Input", "Lines", "Spans", "Window", "read_entries", "unpack_entry"]
 
 _ENTRY = Struct("<QII")
 ENTRY_BYTES = _ENTRY.size
@@ -32,9 +32,14 @@ class BadLine(ValueError):
 
 
 def read_entries(path: Path, rows: range) -> bytes:
-    """Read the index entries of `rows`. Blocking."""
-    with path.open("rb", buffering=0) as file:
-        return os.pread(file.fileno(), len(rows) * ENTRY_BYTES, rows.start * ENTRY_BYTES)
+    """Read the index entries of `rows`; those of a lost index point at nothing. Blocking."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            data = os.pread(file.fileno(), len(rows) * ENTRY_BYTES, rows.start * ENTRY_BYTES)
+    except FileNotFoundError:
+        data = b""
+    had = len(data) // ENTRY_BYTES
+    return data[: had * ENTRY_BYTES] + b"".join(_ENTRY.pack(0, 0, row + 1) for row in rows[had:])
 
 
 class Window:
@@ -61,11 +66,13 @@ class Window:
 class Input:
     """A batch's input. It is opened for each read: a batch that waits holds no file open, and none is closed under a reader."""
 
-    __slots__ = ("path",)
+    __slots__ = ("missing", "path")
 
     def __init__(self, path: Path) -> None:
         """Nothing is opened."""
         self.path = path
+        self.missing = False
+        """It was not there when it was read."""
 
     def read(self, spans: Spans) -> tuple[list[bytes], Window]:
         """Read lines, and a little ahead when they are neighbours: the next ones are likely there. Blocking.

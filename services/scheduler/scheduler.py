@@ -69,7 +69,7 @@ class Scheduler:
         self._sealing = Sealing(self._store, blobs)
         self._lock = -1
         self.intake.added = self.dispatcher.add
-        self.dispatcher.started = self.intake.start
+        self.dispatcher.sender.started = self.intake.start
         self.dispatcher.paused = self._full
         recorder.recorded = self._recorded
         self._checkpoints.finished = self._finished
