@@ -12,6 +12,9 @@ from services.scheduler.batch import Submission, Tally
 
 __all__ = ["ShardRow", "Store", "Stored"]
 
+_MANY_SHARDS = 1_000
+"""So many new ones make the statistics wrong by which PostgreSQL finds the next to claim."""
+
 
 class ShardRow(msgspec.Struct, frozen=True):
     """A shard as SQL has it; `state`: 0 queued, 1 leased, 2 done."""
@@ -49,6 +52,8 @@ class Store:
             if tx.execute("insert_submission", **{**values, "deterministic": int(submission.deterministic)}):
                 rows = [msgspec.to_builtins(shard) | {"batch_id": submission.batch_id} for shard in shards]
                 tx.execute_many("insert_shard", rows)
+                if len(rows) >= _MANY_SHARDS:
+                    tx.execute("shards_inserted")
             return _stored(tx, _get(tx, submission.batch_id))
 
         return await self._database.write(submit)

@@ -17,6 +17,9 @@ insert into submissions (batch_id, submit_order, tenant, endpoint, lane, expire_
 -- name: insert_shard
 insert into shards (batch_id, shard, model, first_row, row_count) values (:batch_id, :shard, :model, :first_row, :row_count)
 
+-- name: shards_inserted
+select 'nothing to do' as done
+
 -- name: list_submissions
 select * from submissions order by submit_order
 
