@@ -72,9 +72,7 @@ class BatchCreation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     output_expires_after: ExpiresAfter | None = None
     model: Annotated[str, Meta(min_length=1, description="What lines without a `model` run on.")] | None = None
     priority: Literal["standard", "expedited"] | None = None
-    invalid_rows: Annotated[Literal["fail", "reject"], Meta(description="A bad line fails the batch, or just itself.")] | None = (
-        None
-    )
+    invalid_rows: Annotated[Literal["fail", "reject"], Meta(description="A bad line fails the batch, or itself.")] | None = None
     pack: Annotated[bool, Meta(description="Of embeddings: rows may share a sequence.")] | None = None
     deterministic: Annotated[bool, Meta(description="A row's text doesn't depend on what runs beside it.")] | None = None
     max_decoding_length: Count | None = None
