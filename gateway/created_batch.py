@@ -61,7 +61,7 @@ class NoValidRecords(msgspec.Struct, kw_only=True):
     def of(cls, answer: batches_pb2.CreateBatchResponse) -> NoValidRecords:
         """Make from the service's answer."""
         rejections = answer.rejections
-        message = f"None of the batch's records can run: {rejections.count} are not valid."
+        message = f"None of the batch's records can run: {rejections.count} {'is' if rejections.count == 1 else 'are'} not valid."
         if rejections.records:
             first = rejections.records[0].error
             message += f" The first is line {first.line}: {first.message}"
