@@ -105,7 +105,7 @@ class _Patience:
         left = self._until - time.monotonic()
         delay = min(left, self._delay * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is no secret
         self._delay = min(1.0, 2 * self._delay)
-        if self.abandoned or left <= 0 or self._closing.wait(delay):
+        if left <= 0 or self._closing.wait(delay) or self.abandoned:
             raise errors.Unavailable(retry_after=2)
 
 

@@ -88,6 +88,17 @@ class PostgresServer:
             self._process.wait(60)
             self._process = None
 
+    def close(self) -> None:
+        """Stop and remove everything."""
+        self.stop()
+        shutil.rmtree(self.folder)
+
+    def ask_password_of(self, role: str) -> None:
+        """Let a role in by password only; all others need none."""
+        rules = Path(self.data) / "pg_hba.conf"
+        rules.write_text(f"host all {role} all scram-sha-256\nhost all all all trust\n")
+        self.sql("select pg_reload_conf()")
+
     def database(self) -> str:
         """Give an empty database; its URL. It is always the same one: emptying it is quicker than making a new one."""
         if not self.sql("select 1 from pg_database where datname = 'test'"):
@@ -129,8 +140,7 @@ def postgres() -> Iterator[PostgresServer]:
         server.start("fsync=off")
         yield server
     finally:
-        server.stop()
-        shutil.rmtree(server.folder)
+        server.close()
 
 
 @pytest.fixture

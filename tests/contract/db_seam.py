@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from postgres_fixture import PostgresServer
 
 from haywain.db import Database, open_database
 
@@ -49,6 +50,22 @@ async def database(database_url: str, sql: Path, file: Path) -> AsyncIterator[Da
     opened = await open_database(database_url, sql, file)
     yield opened
     await opened.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """Give a server that tests of this module stop and start."""
+    own = PostgresServer()
+    try:
+        own.start()
+        yield own
+    finally:
+        own.close()
+
+
+@pytest.fixture
+def url(server: PostgresServer) -> str:
+    return server.database()
 
 
 async def names(database: Database) -> list[str]:
