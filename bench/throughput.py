@@ -44,6 +44,11 @@ class Family(threading.Thread):
         while not self.done.wait(0.2):
             self.sample()
 
+    def stop(self) -> None:
+        """Stop watching."""
+        self.done.set()
+        self.join()
+
     def sample(self) -> None:
         """Look at every process once."""
         for process in (self._root, *self._root.children(recursive=True)):
@@ -159,8 +164,7 @@ def main() -> None:
             family.start()
             with httpx.Client(base_url=f"http://127.0.0.1:{options.port}", timeout=None, trust_env=False) as client:  # noqa: S113
                 measure(client, source, Path(folder) / "out.jsonl", options.rows)
-            family.done.set()
-            family.join()
+            family.stop()
             print(f"others kept {family.others():.2f} of {psutil.cpu_count()} processors busy")
             seconds = family.seconds()
             for name, megabytes in sorted(family.highest.items()):
