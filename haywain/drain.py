@@ -1,8 +1,12 @@
-"""Letting Envoy finish: SIGTERM alone would cut every running answer off. Its admin interface is asked first.
+"""Letting Envoy finish: SIGTERM alone would cut every running answer off.
+
+Its admin interface is asked first:
 
     /healthcheck/fail    answers from now on tell their clients to close the connection
     /drain_listeners     nobody new gets in; what runs goes on
-    /stats               until no request is left, or the time is up
+    /stats               how many requests are left, until it is none or the time is up
+
+A SIGTERM to `haywain envoy` itself still cuts: whoever stops it alone asks for the same first.
 """
 
 from __future__ import annotations
