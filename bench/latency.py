@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=2_000)
     parser.add_argument("--in-flight", type=int, default=1)
-    parser.add_argument("--port", type=int, default=10912)
+    parser.add_argument("--port", type=int, default=10915)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hwbench") as folder:
         words = [sys.executable, "-m", "haywain", "up", "--engine", "echo", "--data", folder, "--port", str(options.port)]
