@@ -26,7 +26,7 @@ from haywain import rpc
 from haywain.blobs import DirectoryBlobStore
 from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import BatchesSettings, EnvoySettings, FilesSettings, GatewaySettings, Settings
-from services.batches import service as batches
+from services.batches import service as batches_service
 from services.files import service as files
 
 __all__ = ["MAX_BODY_BYTES", "MAX_FILE_BYTES", "MAX_PART_BODY_BYTES", "MAX_PART_BYTES", "MAX_UPLOAD_BYTES", "RestMesh"]
@@ -35,6 +35,7 @@ MAX_FILE_BYTES, MAX_UPLOAD_BYTES, MAX_BODY_BYTES = 3_000_000, 4_000_000, 1_500_0
 """small limits, so that going over them is quick; bodies still larger than the buffers of a connection"""
 MAX_PART_BYTES, MAX_PART_BODY_BYTES, MAX_WHOLE_BYTES = 2_000_000, 2_200_000, 5_000_000
 KEEPALIVE_SECONDS = 1.0
+DEFAULTS = BatchesSettings()
 
 Serve = Callable[[Settings, asyncio.Event], Awaitable[None]]
 
@@ -42,7 +43,7 @@ Serve = Callable[[Settings, asyncio.Event], Awaitable[None]]
 class RestMesh:
     """The whole of it. Use as a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, batches: BatchesSettings = DEFAULTS) -> None:
         """Choose folder and port."""
         self.data = Path(tempfile.mkdtemp(prefix="hw", dir="/tmp"))
         self.settings = Settings(
@@ -54,14 +55,14 @@ class RestMesh:
                 max_body_bytes=MAX_BODY_BYTES,
             ),
             files=FilesSettings(max_file_bytes=MAX_FILE_BYTES, max_part_bytes=MAX_PART_BYTES, max_upload_bytes=MAX_WHOLE_BYTES),
-            batches=BatchesSettings(),
+            batches=batches,
             gateway=GatewaySettings(event_keepalive_seconds=KEEPALIVE_SECONDS),
         )
         self.address = f"127.0.0.1:{self.settings.envoy.port}"
         self.client = httpx.Client(base_url=f"http://{self.address}", timeout=30.0, trust_env=False)
         self.scheduler: ScriptedScheduler
         self._serves: dict[str, Serve] = {
-            "files": files.serve, "batches": batches.serve, "scheduler": self._serve_scheduler, "gateway": gateway.serve
+            "files": files.serve, "batches": batches_service.serve, "scheduler": self._serve_scheduler, "gateway": gateway.serve
         }  # fmt: skip
         self._running: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}
         self._loop = asyncio.new_event_loop()
@@ -72,6 +73,7 @@ class RestMesh:
         """Start everything, wait until it answers."""
         self._log = (self.data / "services.log").open("w")
         # Not log.configure: it would keep a standard error that pytest replaces. The default draws every local of a traceback.
+        self._log_before = structlog.get_config()
         structlog.configure(
             processors=[
                 structlog.contextvars.merge_contextvars,
@@ -99,7 +101,7 @@ class RestMesh:
         self._thread.join(10)
         self._loop.close()
         self.client.close()
-        structlog.reset_defaults()
+        structlog.configure(**self._log_before)
         self._log.close()
         shutil.rmtree(self.data)
 
