@@ -5,6 +5,7 @@ Event names are `noun.verb`. Ids travel in contextvars (`bind`). Prompts, output
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from typing import Any
@@ -39,11 +40,23 @@ def configure(settings: LogSettings, process: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_Lines()),  # type: ignore[arg-type]  # it is only written to
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=max(level, logging.WARNING), stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
     structlog.contextvars.bind_contextvars(process=process)
+
+
+class _Lines:
+    """Standard error, for whatever it takes: logs often share the disk with the data, and a full one must not end the process."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
 
 
 def get() -> Any:
