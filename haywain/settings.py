@@ -167,6 +167,12 @@ class LlamaCppSettings(_Section, frozen=True):
     """tokens a sequence; 0: the model's own, at most 2,048"""
     batch_tokens: int = 192
     """tokens a step takes: one of every running sequence, the rest of prompts; with fewer, nobody waits long for a step to end"""
+    transcode: str = "auto"
+    """run a Q4_1 or Q5_1 model as a copy with 16-bit weights, kept in the cache folder: auto (copies up to 1 GiB), on, off"""
+    layout: str = "auto"
+    """how attention is computed: auto (by the rows at hand), flash, plain, unified"""
+    deterministic: bool = False
+    """a row's text doesn't depend on what runs beside it; slower"""
 
 
 class EngineSettings(_Section, frozen=True):

@@ -19,9 +19,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from engine import answers
 from engine.backend import Emit
-from engine.llamacpp import policy, weights
+from engine.llamacpp import memory, policy, transcode, weights
 from engine.llamacpp.messages import Delta, Ended, Open
 from engine.llamacpp.model import MAX_SLOTS
 from engine.llamacpp.pool import Pool
@@ -64,6 +66,8 @@ class LlamaCppBackend:
         self.version = f"llama-cpp-python {version('llama-cpp-python')}"
         self._decoders = settings.workers or _cores()
         self._wanted = _wanted(settings, self._path, self._vocabulary, self._decoders)
+        # As 16-bit numbers, a row alone is computed in another way than beside others.
+        self._transcodes = transcode.wanted(settings.transcode, self._path, self._vocabulary) and not settings.deterministic
         self._preparer = Preparer(self._vocabulary, self._wanted.context_length)
         self.slots = self._decoders * self._wanted.slots
         self.lookahead = self.slots
@@ -82,17 +86,33 @@ class LlamaCppBackend:
         self._emit = emit
         self._loop = asyncio.get_running_loop()
         digest = await asyncio.to_thread(weights.digest, self._path)
-        await self._pool.start()
         self._fingerprint = f"fp_{digest.removeprefix('sha256:')[:12]}"
+        copy = await transcode.copied(self._path, digest) if self._transcodes else None
+        wanted = self._wanted if copy is None else msgspec.structs.replace(self._wanted, path=str(copy))
+        needed = memory.need(wanted, self._vocabulary, self._decoders)
+        memory.check(needed, memory.available())
+        await self._pool.start(wanted.path)
+        if copy is not None:
+            digest += transcode.MARK
+            self._fingerprint += "_f16"
         model, aliases = weights.model_ids(self._path, self._vocabulary.metadata("general.name"))
         if self._model and self._model != model:
             model, aliases = self._model, []
-        _log.info("model.loaded", model=model, decoders=self._decoders, slots=self.slots, context=self._wanted.context_length)
+        _log.info(
+            "model.loaded",
+            model=model,
+            decoders=self._decoders,
+            slots=self.slots,
+            context=self._wanted.context_length,
+            transcoded=copy is not None,
+            memory=str(needed),
+        )
         description = pb.ModelDescription(
             model=model,
             aliases=aliases,
             digest=digest,
             context_length=self._wanted.context_length,
+            deterministic=self._wanted.layout == "exact",
             endpoints=self._preparer.endpoints,
             fields=self._preparer.fields,
             owned_by=self._vocabulary.metadata("general.organization") or "haywain",
@@ -200,4 +220,8 @@ def _wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, deco
     slots = settings.slots or policy.slots(DEFAULT_SLOTS, vocabulary.kv_bytes_per_token, context, KV_BYTES // decoders)
     if not 1 <= slots <= MAX_SLOTS:
         raise SettingsError(f"engine.llamacpp.slots is {slots}, expected 1 to {MAX_SLOTS}, or 0 for as many as fit")
-    return Open(str(path), slots, context, max(settings.batch_tokens, slots, policy.CHUNK + 1), settings.threads)
+    if settings.layout not in policy.LAYOUTS:
+        expected = ", ".join(policy.LAYOUTS)
+        raise SettingsError(f"engine.llamacpp.layout is {settings.layout!r}, expected one of: {expected}")
+    layout = policy.EXACT if settings.deterministic else settings.layout
+    return Open(str(path), slots, context, max(settings.batch_tokens, slots, policy.CHUNK + 1), settings.threads, layout)

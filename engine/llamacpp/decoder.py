@@ -60,7 +60,7 @@ def _serve(link: socket.socket, inbox: Inbox) -> None:
         return
     with contextlib.closing(model):
         link.sendall(frame([Ready(model.slots, model.context_length)]))
-        _run(link, inbox, Loop(model))
+        _run(link, inbox, Loop(model, wanted.layout))
 
 
 def _run(link: socket.socket, inbox: Inbox, loop: Loop) -> None:

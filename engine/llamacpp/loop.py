@@ -7,6 +7,7 @@ samples, and says what came of it. Sequences come and go between steps; nobody w
 from __future__ import annotations
 
 import heapq
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -16,11 +17,18 @@ from engine.llamacpp import policy, prefixes
 from engine.llamacpp.grammar import Grammar
 from engine.llamacpp.messages import Begin, Cancel, Chance, Delta, Ended, FromDecoder
 from engine.llamacpp.model import Model
+from engine.llamacpp.policy import Layout
 from engine.llamacpp.sampling import Logits, Sampler, StuckError, is_plain_greedy, likeliest
 from engine.llamacpp.text import Text
 from engine.llamacpp.vocabulary import Vocabulary
+from haywain.errors import SettingsError
 
 __all__ = ["Loop"]
+
+_USUAL_OUTPUT = 64
+"""tokens of an answer that are counted on, at most"""
+_URGENT = 1
+"""a lane whose rows don't wait for a change of layout"""
 
 
 class _Sequence:
@@ -62,11 +70,17 @@ class _Sequence:
 class Loop:
     """All sequences of one decoder. For one thread."""
 
-    def __init__(self, model: Model) -> None:
-        """Start with every slot free and empty."""
+    def __init__(self, model: Model, layout: str = "") -> None:
+        """Start with every slot free and empty; `layout` is one of policy.LAYOUTS or policy.EXACT, or empty for the model's own.
+
+        Raises SettingsError when there is no memory for it.
+        """
+        self._model = model
+        self._chooses = layout == policy.AUTO
+        if layout:
+            self._lay_out(Layout(flash=False, exact=True) if layout == policy.EXACT else policy.LAYOUTS[layout])
         for slot in range(model.slots):
             model.forget(slot)
-        self._model = model
         self._vocabulary = model.vocabulary
         self._waiting: list[tuple[int, int, Begin]] = []
         self._arrivals = 0
@@ -105,8 +119,32 @@ class Loop:
         events, self._events = self._events, []
         return events
 
+    def _lay_out(self, layout: Layout) -> None:
+        if layout != self._model.layout and not self._model.lay_out(layout):
+            raise SettingsError("there is no memory for another layout of the KV cache")
+        self._held = [prefixes.Held(self._model.context_length) for _ in range(self._model.slots)]
+
+    def _suits(self) -> bool:
+        """Change to the layout that suits the rows at hand, once none runs; False while those that run must end first."""
+        if not (self._chooses and self._waiting and self._free):
+            return True
+        begins = [entry[2] for entry in self._waiting] + [sequence.begin for sequence in self._running.values()]
+        prompts = sorted((np.frombuffer(begin.tokens, np.int32) for begin in begins), key=lambda prompt: prompt.tobytes())
+        shared = sum(prefixes.common(one, other) for one, other in itertools.pairwise(prompts))
+        # What is generated, too; but few rows say all that they may.
+        sizes = [len(begin.tokens) // 4 + min(begin.max_output, _USUAL_OUTPUT) for begin in begins]
+        layout = policy.layout(self._model.layout, sizes, shared, self._model.slots)
+        if layout == self._model.layout:
+            return True
+        if not self._running:
+            self._lay_out(layout)
+            return True
+        return self._waiting[0][0] <= _URGENT
+
     def _admit(self) -> None:
         """Put waiting sequences into free slots, the urgent ones first; some wait for a prefix that is just being evaluated."""
+        if not self._suits():
+            return
         later: list[tuple[int, int, Begin]] = []
         coming = {sequence.slot: sequence.prompt for sequence in self._running.values() if sequence.left}
         while self._waiting and self._free:

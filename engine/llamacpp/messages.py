@@ -42,6 +42,8 @@ class Open(msgspec.Struct, array_like=True, tag=True, frozen=True):
     context_length: int
     batch_tokens: int
     threads: int
+    layout: str = "auto"
+    """auto, flash, plain, unified, or exact"""
 
 
 class Begin(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True):

@@ -148,6 +148,7 @@ class Model:
         parameters = library.llama_context_default_params()
         parameters.n_ctx = self._rounded() * self.slots
         parameters.n_seq_max = self.slots
+        # Alike, so that no chunk is cut into one with a single token at its end, which would be computed in another way.
         parameters.n_batch = parameters.n_ubatch = self.batch.capacity
         parameters.n_threads = parameters.n_threads_batch = self._threads
         parameters.kv_unified = layout.unified

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["CHUNK", "LEAST", "TILE", "Layout", "chunk", "decoder", "fit", "reusable", "share", "slots", "tiled"]
+__all__ = [
+    "AUTO", "CHUNK", "EXACT", "LAYOUTS", "LEAST", "TILE", "Layout", "chunk", "decoder", "fit", "layout", "reusable", "share",
+    "slots", "tiled",
+]  # fmt: skip
 
 CHUNK = 128
 """prompt tokens that are prefilled at once"""
@@ -38,6 +41,28 @@ def chunk(remaining: int) -> int:
     if remaining == CHUNK + 1:
         return CHUNK // 2
     return min(remaining, CHUNK)
+
+
+AUTO, EXACT = "auto", "exact"
+LAYOUTS = {AUTO: Layout(), "flash": Layout(), "plain": Layout(flash=False), "unified": Layout(flash=False, unified=True)}
+"""by the name that settings give them; `auto` begins with the first"""
+_SHORT, _LONG = 120, 180
+"""tokens a row, on average, below and above which flash attention is the faster, and the slower way"""
+
+
+def layout(now: Layout, sizes: Sequence[int], shared: int, slots: int) -> Layout:
+    """Tell which layout suits the rows at hand; the present one when it makes little difference: a change empties the caches.
+
+    `sizes` are the tokens of each row, `shared` how many of all of them are the beginning of another row's prompt.
+    """
+    if len(sizes) < max(2, slots // 4):
+        return now
+    total = sum(sizes)
+    flash = total < (_LONG if now.flash else _SHORT) * len(sizes)
+    if flash:
+        return Layout(flash=True)
+    # Every row's attention looks at all cells of a unified cache, which pays when most of them are its own.
+    return Layout(flash=False, unified=shared > total * (0.35 if now.unified else 0.5))
 
 
 def tiled(prompt: int) -> int:

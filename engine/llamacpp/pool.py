@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 
 from engine.llamacpp import policy, weights
@@ -79,8 +80,14 @@ class Pool:
         self._at: dict[int, _Decoder | None] = {}
         self._keeping: list[asyncio.Task[None]] = []
 
-    async def start(self) -> None:
-        """Start all of them. Raises SettingsError when the model can't be loaded."""
+    async def start(self, path: str = "") -> None:
+        """Start all of them, with the model in another file if `path` is given.
+
+        Raises SettingsError when the model can't be loaded.
+        """
+        if path:
+            self._wanted = msgspec.structs.replace(self._wanted, path=path)
+            self._file = weights.version(Path(path))
         failure: SettingsError | None = None
         try:
             async with asyncio.TaskGroup() as group:

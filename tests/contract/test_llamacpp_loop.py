@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_gguf
 
+from engine.llamacpp import policy
 from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, FromDecoder, Sampling
 from engine.llamacpp.model import Batch, Model
@@ -102,6 +103,43 @@ def test_reused_prefixes_change_no_text(model: Model, flash: bool) -> None:
             assert 0 <= other.cached_tokens < len(begins[run].tokens) // 4
     share = sum(end.cached_tokens for end in together.values()) / sum(len(one.tokens) // 4 for one in begins)
     assert share > (0.35 if flash else 0.45)
+
+
+def test_the_layout_changes_between_rows_and_loses_none(model: Model) -> None:
+    """Short rows, long ones, sharing ones, and short ones again: each runs in the layout that suits it, and all are answered."""
+    loop = Loop(model, policy.AUTO)
+    chance = random.Random(2)
+    kinds = {
+        "short": [[chance.randrange(256) for _ in range(20)] for _ in range(9)],
+        "long": [[chance.randrange(256) for _ in range(300)] for _ in range(9)],
+        "sharing": [[*range(1, 256), *range(100), chance.randrange(256), 3] for _ in range(9)],
+    }
+    used, run = [], 0
+    told: dict[int, Ended] = {}
+    for kind in ("short", "long", "sharing", "short"):
+        told |= finish(loop, [begin(run + place, tokens) for place, tokens in enumerate(kinds[kind])])
+        run += 9
+        used.append(model.layout)
+    assert sorted(told) == list(range(run))
+    assert {end.finish for end in told.values()} <= {"stop", "length"}
+    assert used == [policy.LAYOUTS[name] for name in ("flash", "plain", "unified", "flash")]
+    model.lay_out(Layout())
+
+
+def test_an_urgent_row_does_not_wait_for_a_change_of_layout(model: Model) -> None:
+    """While rows run in the old layout, others wait for their end, but an interactive one joins them."""
+    loop = Loop(model, policy.AUTO)
+    keep_on = Sampling(logit_bias=_ascii_only())
+    loop.accept([begin(run, "short", max_output=60, sampling=keep_on) for run in range(2)])
+    loop.step()
+    loop.accept([begin(run, [run] * 400) for run in range(10, 14)])
+    loop.step()
+    assert loop.running == 2
+    loop.accept([begin(99, "now", lane=1)])
+    told = loop.step()
+    assert loop.running > 2
+    assert len(ends([*told, *events(loop)])) == 7
+    model.lay_out(Layout())
 
 
 def test_a_shared_prefix_is_evaluated_once(model: Model) -> None:

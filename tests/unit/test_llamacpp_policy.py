@@ -68,3 +68,24 @@ def test_runs_go_where_they_are_known_unless_somebody_is_idle() -> None:
     assert policy.decoder([6, 2], [500, 10], 16) == 0
     assert policy.decoder([7, 2], [500, 10], 16) == 1
     assert policy.decoder([1, 0], [500, 0], 2) == 0
+
+
+FLASH, PLAIN, UNIFIED = policy.LAYOUTS["flash"], policy.LAYOUTS["plain"], policy.LAYOUTS["unified"]
+
+
+def test_the_layout_follows_from_the_rows() -> None:
+    """Short rows want flash attention, long ones none, and those that share most of themselves one cache."""
+    for now in (FLASH, PLAIN, UNIFIED):
+        assert policy.layout(now, [90] * 16, 0, 16) == FLASH
+        assert policy.layout(now, [600] * 16, 0, 16) == PLAIN
+        assert policy.layout(now, [600] * 16, 500 * 15, 16) == UNIFIED
+
+
+def test_a_layout_stays_where_another_gains_little() -> None:
+    """Few rows change nothing, nor do rows between the bounds: a change empties the caches."""
+    for now in (FLASH, PLAIN, UNIFIED):
+        assert policy.layout(now, [2_000] * 3, 0, 16) == now
+    assert policy.layout(FLASH, [150] * 16, 0, 16) == FLASH
+    assert policy.layout(PLAIN, [150] * 16, 0, 16) == PLAIN
+    assert policy.layout(UNIFIED, [600] * 16, 250 * 16, 16) == UNIFIED
+    assert policy.layout(PLAIN, [600] * 16, 250 * 16, 16) == PLAIN
