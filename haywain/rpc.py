@@ -12,7 +12,6 @@ import gc
 import re
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -24,7 +23,7 @@ from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from haywain import errors, ids, log
+from haywain import errors, ids, lockfile, log
 from haywain.feed import feeding
 
 __all__ = ["OPTIONS", "Interceptor", "Server", "call", "channel", "error_of", "metadata", "run", "serving", "stream"]
@@ -184,7 +183,7 @@ async def serving(
 
     `reflected` are the names that reflection lists, where they are others than those served here.
     Health answers SERVING inside the block; at its end NOT_SERVING, then calls get `grace_seconds` to end.
-    Raises SettingsError when the address can't be bound.
+    Raises SettingsError when the address can't be bound, or another process serves it: a Unix socket would be taken over silently.
     """
     server = grpc.aio.server(interceptors=[interceptor or Interceptor()], options=OPTIONS)
     names = []
@@ -194,20 +193,19 @@ async def serving(
     health_servicer = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection([*(reflected or names), health.SERVICE_NAME, reflection.SERVICE_NAME], server)
-    if address.startswith("unix:"):
-        Path(address.removeprefix("unix:")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise errors.SettingsError(f"can't listen on {address}: is it taken?") from error
-    await server.start()
-    running = Server(server, health_servicer, names)
-    await running.set_serving(True)
-    try:
-        yield running
-    finally:
-        await running.set_serving(False)
-        await server.stop(grace_seconds)
+    with lockfile.of_address(address):
+        try:
+            server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise errors.SettingsError(f"can't listen on {address}: is it taken?") from error
+        await server.start()
+        running = Server(server, health_servicer, names)
+        await running.set_serving(True)
+        try:
+            yield running
+        finally:
+            await running.set_serving(False)
+            await server.stop(grace_seconds)
 
 
 def run(main: Callable[[asyncio.Event], Awaitable[_T]]) -> _T:

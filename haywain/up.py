@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -24,7 +24,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from haywain import demo_model, orphans, settings
+from haywain import demo_model, lockfile, orphans, settings
 from haywain.drain import ADMIN_SOCKET, drain
 from haywain.errors import SettingsError
 from haywain.settings import Settings
@@ -52,21 +52,24 @@ def command(chosen: Settings) -> int:
         resolved.touch(0o600)  # it may hold a password
         resolved.chmod(0o600)
         resolved.write_text(settings.dump(chosen), "utf-8")
-        return asyncio.run(_Mesh(chosen, resolved).run())
+        try:
+            return asyncio.run(_Mesh(chosen, resolved).run())
+        finally:
+            if not chosen.run_dir.is_relative_to(chosen.data):
+                shutil.rmtree(chosen.run_dir, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _data_folder(data: Path) -> Iterator[None]:
+    in_use = f"data folder {data} is in use by another haywain up; choose another with --data"
     try:
-        data.mkdir(parents=True, exist_ok=True)
-        lock = (data / "up.lock").open("a")
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)  # prompts and answers are in it
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(lockfile.held(data / "up.lock", in_use))
+            locked = stack.pop_all()
     except OSError as error:
         raise SettingsError(f"data folder {data} can't be written: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SettingsError(f"data folder {data} is in use by another haywain up; choose another with --data") from None
+    with locked:
         _check_format(data / "format")
         yield
 
@@ -158,7 +161,7 @@ class _Mesh:
             starts += 1
             code = await self._run_once(name)
             if code == _SETTINGS_EXIT:
-                raise _GiveUp(self._last_line(name))
+                raise _GiveUp(self._last_line(name).removeprefix("haywain "))
             if not self._ready and starts >= _STARTS_BEFORE_READY:
                 raise _GiveUp(f"{name} died {starts} times before it was ready; its last words: {self._last_line(name)}")
             pause = 0.1 if asyncio.get_running_loop().time() - started > _STEADY_SECONDS else min(pause * 2, 5.0)
@@ -166,7 +169,8 @@ class _Mesh:
             await asyncio.sleep(pause)
 
     async def _run_once(self, name: str) -> int:
-        environment = os.environ | {orphans.PARENT_VARIABLE: str(os.getpid())}
+        # Nothing here forks without exec, and gRPC's own care for forks writes lines into the logs.
+        environment = os.environ | {orphans.PARENT_VARIABLE: str(os.getpid()), "GRPC_ENABLE_FORK_SUPPORT": "0"}
         with (self._settings.data / "logs" / f"{name}.log").open("ab") as logfile:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "haywain", name, "--resolved", str(self._resolved)),

@@ -160,3 +160,23 @@ def test_bad_settings(haywain: Path, setting: str, words: str) -> None:
     """A setting that can't be used is named."""
     with Mesh(haywain) as mesh:
         assert words in refusal(mesh, "--set", setting)
+
+
+@pytest.mark.parametrize("name", ["files", "batches", "scheduler", "engine", "gateway"])
+def test_one_process_of_a_kind(haywain: Path, name: str) -> None:
+    """A second process of the same kind on the same folder is refused in one line; the first keeps its socket."""
+    with Mesh(haywain).start("--engine", "echo") as mesh:
+        words = [str(haywain), name, "--data", str(mesh.data), "--set", "engine.backend=echo"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+        assert done.returncode == 78, done.stderr
+        assert "another" in done.stderr.strip().splitlines()[-1]
+        batch = mesh.wait(mesh.create([chat_row("a")])["id"])
+        assert_conserved(mesh.client, batch, ["a"])
+
+
+def test_others_cannot_read_the_data(haywain: Path) -> None:
+    """The data folder that `up` makes is closed to other users."""
+    with Mesh(haywain) as mesh:
+        mesh.data.rmdir()
+        subprocess.run(mesh.arguments("--set", "engine.backend=abacus"), capture_output=True, timeout=60, check=False, cwd="/")
+        assert mesh.data.stat().st_mode & 0o777 == 0o700
