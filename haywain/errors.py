@@ -188,7 +188,8 @@ class SettingsError(HaywainError):
 def _tree(root: type[HaywainError]) -> dict[str, type[HaywainError]]:
     classes = {root.reason(): root}
     for child in root.__subclasses__():
-        classes |= _tree(child)
+        if child.__module__ == __name__:  # those that others derive are theirs alone
+            classes |= _tree(child)
     return classes
 
 
