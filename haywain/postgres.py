@@ -178,7 +178,8 @@ class PostgresDatabase:
         connection = self._connect()
         self._number += 1
         number = self._number
-        mark = f"insert into schema_marks values ('{self._name}', {number}) on conflict (writer) do update set number = excluded.number"  # noqa: S608
+        mark = f"insert into schema_marks values ('{self._name}', {number}) "  # noqa: S608 - our own hex digits
+        mark += "on conflict (writer) do update set number = excluded.number"
         result = self._transact(connection, f"begin isolation level read committed; {self._schema.lock}; {mark}", work)
         try:
             outcome = connection.execute("commit").statusmessage
@@ -282,7 +283,7 @@ class PostgresDatabase:
             try:
                 connection = self._connect()
                 check_server(connection, self._schema)
-                migrate(connection, self._schema)
+                migrate(connection, self._schema, self._home)
                 tie(connection, self._schema, self._home)
                 return
             except psycopg.Error as error:

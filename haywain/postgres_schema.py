@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,11 +36,15 @@ def check_server(connection: _Connection, schema: Schema) -> None:
         raise errors.SettingsError(f"{schema.where}: the database's encoding is not UTF8")
 
 
-def migrate(connection: _Connection, schema: Schema) -> None:
-    """Bring the schema up to date, each migration in a transaction of its own. Raises SettingsError for a newer one."""
+def migrate(connection: _Connection, schema: Schema, home: Path) -> None:
+    """Bring the schema up to date, each migration in a transaction of its own.
+
+    `home` is the file that ties a data folder to the schema. Raises SettingsError for a newer schema, and for one that isn't this
+    folder's.
+    """
     with connection.transaction():
         connection.execute(schema.lock.encode())
-        _make(connection, schema.name)
+        _make(connection, schema, home)
     know = schema.migrations[-1][0]
     for version, path in schema.migrations:
         with connection.transaction():
@@ -53,27 +58,57 @@ def migrate(connection: _Connection, schema: Schema) -> None:
                 connection.execute("insert into schema_version values (%s)", [version])
 
 
-def _make(connection: _Connection, name: str) -> None:
+def _make(connection: _Connection, schema: Schema, home: Path) -> None:
     # Not `if not exists`, which asks for the right to create even where there is nothing to create.
-    if not connection.execute("select 1 from pg_namespace where nspname = %s", [name]).fetchone():
-        connection.execute(f"create schema {name}".encode())
-    found = connection.execute("select 1 from pg_tables where schemaname = %s and tablename = 'schema_version'", [name])
+    if not connection.execute("select 1 from pg_namespace where nspname = %s", [schema.name]).fetchone():
+        connection.execute(f"create schema {schema.name}".encode())
+    found = connection.execute("select 1 from pg_tables where schemaname = %s and tablename = 'schema_version'", [schema.name])
     if not found.fetchone():
         connection.execute("create table schema_version (version integer not null)")
         connection.execute("create table schema_marks (writer text primary key, number bigint not null)")
         connection.execute("create table schema_origin (id text primary key)")
-        connection.execute("insert into schema_origin values (%s)", [secrets.token_hex(16)])
+        connection.execute("insert into schema_origin values (%s)", [_new_origin(schema, home)])
+
+
+# -- the tie to a data folder: `new ID` before the schema is committed, `ID` after ----------------------------------------------
+
+
+def _new_origin(schema: Schema, home: Path) -> str:
+    text = _read(home)
+    if text and not text.startswith("new "):
+        raise errors.SettingsError(f"{schema.where} is empty, but data folder {home.parent} has been used with a database")
+    origin = text.removeprefix("new ") or secrets.token_hex(16)
+    _write(home, f"new {origin}")
+    return origin
 
 
 def tie(connection: _Connection, schema: Schema, home: Path) -> None:
-    """Tie a data folder to this schema by the file `home`. Raises SettingsError when it is tied to another."""
+    """Make sure that this schema and the data folder of `home` belong together. Raises SettingsError."""
     row = connection.execute("select id from schema_origin").fetchone()
-    origin = str(row["id"]) if row else ""
+    origin, text = str(row["id"]) if row else "", _read(home)
+    if text.removeprefix("new ") != origin:
+        raise errors.SettingsError(f"{schema.where} belongs to another data folder than {home.parent}")
+    if text != origin:
+        _write(home, origin)
+
+
+def _read(home: Path) -> str:
     try:
-        if not home.exists():
-            home.parent.mkdir(parents=True, exist_ok=True)
-            home.write_text(f"{origin}\n")
-        elif home.read_text().strip() not in ("", origin):
-            raise errors.SettingsError(f"{schema.where} is not what data folder {home.parent} was used with")
+        return home.read_text("utf-8").strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise errors.SettingsError(f"{home}: {error.strerror}") from error
+
+
+def _write(home: Path, text: str) -> None:
+    scratch = home.with_name(f"{home.name}.{secrets.token_hex(4)}")
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with scratch.open("w") as file:
+            file.write(f"{text}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(home)
     except OSError as error:
         raise errors.SettingsError(f"{home}: {error.strerror}") from error

@@ -122,12 +122,14 @@ async def test_an_outage_that_lasts(server: PostgresServer, database: Database, 
 
 
 @pytest.mark.parametrize("where", ["cut_before", "cut_after"])
-async def test_a_lost_answer_is_looked_up(server: PostgresServer, url: str, database: Database, tmp_path: Path, where: str) -> None:
+async def test_a_lost_answer_is_looked_up(
+    server: PostgresServer, url: str, database: Database, sql: Path, file: Path, where: str
+) -> None:
     """A commit that was cut off, or whose answer was, is done once: looked up, and run again only when it isn't there."""
     await database.write(lambda tx: tx.execute("add", id="a", size=0))
     with CutProxy(server.port) as proxy:
         there = url.replace(str(server.port), str(proxy.port))
-        other = await open_database(there, tmp_path / "sql", tmp_path / "elsewhere" / "things.db")
+        other = await open_database(there, sql, file)
         try:
             for turn in range(1, 4):
                 setattr(proxy, where, b"commit")
@@ -138,10 +140,10 @@ async def test_a_lost_answer_is_looked_up(server: PostgresServer, url: str, data
             await other.close()
 
 
-async def test_writers_take_turns(url: str, database: Database, tmp_path: Path) -> None:
+async def test_writers_take_turns(url: str, database: Database, sql: Path, file: Path) -> None:
     """What a transaction has read stays so until it is done, whoever else writes: no update is lost between two processes."""
     await database.write(lambda tx: tx.execute("add", id="a", size=0))
-    other = await open_database(url, tmp_path / "sql", tmp_path / "elsewhere" / "things.db")
+    other = await open_database(url, sql, file)
     done = await asyncio.gather(*(one.write(grow) for _ in range(20) for one in (database, other)))
     assert sorted(done) == list(range(1, 41))
     await other.close()

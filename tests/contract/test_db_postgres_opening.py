@@ -108,10 +108,25 @@ async def test_a_data_folder_stays_with_its_database(server: PostgresServer, url
     await (await open_database(url, sql, file)).close()
     with pytest.raises(errors.SettingsError, match="are in PostgreSQL"):
         await open_database("", sql, file)
+    with pytest.raises(errors.SettingsError, match="belongs to another data folder"):
+        await open_database(url, sql, tmp_path / "third" / "things.db")
     server.database()
-    with pytest.raises(errors.SettingsError, match="is not what data folder"):
+    with pytest.raises(errors.SettingsError, match="is empty, but data folder"):
         await open_database(url, sql, file)
     embedded = tmp_path / "embedded" / "things.db"
     await (await open_database("", sql, embedded)).close()
     with pytest.raises(errors.SettingsError, match=r"leave db\.url empty"):
         await open_database(url, sql, embedded)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_kill_at_the_first_start(server: PostgresServer, url: str, sql: Path, file: Path, committed: bool) -> None:
+    """A first start that was killed before or after its schema was committed is made up for by the next."""
+    await (await open_database(url, sql, file)).close()
+    home = file.with_suffix(".postgresql")
+    home.write_text(f"new {home.read_text()}")
+    if not committed:
+        server.database()
+    for _ in range(2):
+        await (await open_database(url, sql, file)).close()
+        assert not home.read_text().startswith("new")
