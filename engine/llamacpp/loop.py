@@ -85,6 +85,10 @@ class Loop:
         self._waiting: list[tuple[int, int, Begin]] = []
         self._arrivals = 0
         self._free = set(range(model.slots))
+        # A row that decodes alone is computed in another way than beside others: where that matters, it never is alone.
+        self._companion = model.slots - 1 if model.layout.exact and model.slots > 1 else None
+        if self._companion is not None:
+            self._free.remove(self._companion)
         self._held = [prefixes.Held(model.context_length) for _ in range(model.slots)]
         self._admissions = 0
         self._running: dict[int, _Sequence] = {}
@@ -192,7 +196,10 @@ class Loop:
         batch.clear()
         for sequence in decoding:
             batch.add(sequence.slot, sequence.next, self._model.length(sequence.slot), logits=True)
-        logits = self._model.decode(batch)
+        if self._companion is not None and len(decoding) == 1:
+            self._model.forget(self._companion)
+            batch.add(self._companion, 0, 0, logits=True)
+        logits = self._model.decode(batch)[: len(decoding)]
         for sequence in decoding:
             self._held[sequence.slot].generated(sequence.next)
         self._sample(decoding, logits)

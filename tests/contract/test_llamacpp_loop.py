@@ -102,7 +102,7 @@ def test_reused_prefixes_change_no_text(model: Model, flash: bool) -> None:
             assert (other.text, other.output_tokens) == (expected.text, expected.output_tokens), run
             assert 0 <= other.cached_tokens < len(begins[run].tokens) // 4
     share = sum(end.cached_tokens for end in together.values()) / sum(len(one.tokens) // 4 for one in begins)
-    assert share > (0.35 if flash else 0.45)
+    assert share > (0.33 if flash else 0.4)
 
 
 def test_the_layout_changes_between_rows_and_loses_none(model: Model) -> None:

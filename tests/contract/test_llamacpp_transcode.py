@@ -58,15 +58,28 @@ async def test_a_slow_format_runs_as_a_copy(cache: Path, small: Path) -> None:
     copied.close()
 
 
-async def test_off_and_deterministic_run_the_file_itself(cache: Path, small: Path) -> None:
+async def test_off_runs_the_file_itself(cache: Path, small: Path) -> None:
     """Nothing is made, and the digest is bare."""
-    for transcoding, deterministic in (("off", False), ("auto", True)):
-        async with started(small, transcode=transcoding, deterministic=deterministic) as running:
-            (model,) = running.models
-            assert model.digest == weights.digest(small)
-            assert model.deterministic == deterministic
-            assert (await running.chat()).status_code == 200
+    async with started(small, transcode="off") as running:
+        (model,) = running.models
+        assert model.digest == weights.digest(small)
+        assert (await running.chat()).status_code == 200
     assert not cache.exists()
+
+
+async def test_a_deterministic_engine_says_the_same_beside_anything(cache: Path, small: Path) -> None:
+    """It promises so, has the slots that were asked for, and 24 rows, sampled ones too, are alone what they are together."""
+    async with started(small, deterministic=True) as running:
+        assert running.models[0].deterministic
+        assert running.backend.slots == 6
+
+        def begin(n: int) -> int:
+            return running.begin(f"{'shared ' * (n % 3) * 20}row {n}", temperature=n % 2, seed=n, max_tokens=24)
+
+        together = [json.loads(result.body)["choices"] for result in await running.ended(*map(begin, range(24)))]
+        for n in range(24):
+            (result,) = await running.ended(begin(n))
+            assert json.loads(result.body)["choices"] == together[n]
 
 
 def test_only_slow_formats_and_not_too_large_ones_are_copied(small: Path) -> None:
