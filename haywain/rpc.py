@@ -36,6 +36,9 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.so_reuseport", 0),
+    # A fixed window. gRPC's own estimate takes a busy machine for a long line, and then lets 30 MB of each stream pile up here.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2 * 1024 * 1024),
     ("grpc.max_metadata_size", 64 * 1024),  # Envoy lets 15 KiB of headers through; from 8 KiB on the default refuses at random
     ("grpc.absolute_max_metadata_size", 64 * 1024),
 ]
