@@ -87,3 +87,17 @@ def test_kill_the_mesh_and_the_database(haywain: Path, server: PostgresServer, t
         server.start()
         mesh.start(*terms)
         finish(mesh, batch["id"], kept)
+
+
+def test_the_mesh_stops_without_its_database(haywain: Path, server: PostgresServer, terms: tuple[str, ...]) -> None:
+    """While the database is away in mid-batch the mesh stops in order; its settings, which may hold a password, are private."""
+    with Mesh(haywain).start(*terms) as mesh:
+        batch = begin(mesh)
+        assert (mesh.data / "run" / "settings.toml").stat().st_mode & 0o777 == 0o600
+        server.stop()
+        began = time.monotonic()
+        assert mesh.stop() == 0
+        assert time.monotonic() - began < 30
+        server.start()
+        mesh.start(*terms)
+        finish(mesh, batch["id"], [])
