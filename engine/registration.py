@@ -26,7 +26,9 @@ async def register(scheduler: str, engine: pb.Engine) -> NoReturn:
             try:
                 answer = await rpc.call(stub.RegisterEngine, request, timeout=_CALL_SECONDS, wait=False)
             except errors.HaywainError as error:
-                if known is not False:
+                if known is None:  # both start together: no reason to worry yet
+                    _log.info("engine.waits_for_scheduler")
+                elif known:
                     _log.warning("engine.not_registered", error=error.message)
                 known, pause = False, _RETRY_SECONDS
             else:

@@ -11,6 +11,8 @@ __all__ = ["PARENT_VARIABLE", "die_with_parent"]
 
 PARENT_VARIABLE = "HAYWAIN_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
+_QUIET = "ignore:resource_tracker:UserWarning"
+"""For Python's own helper of process pools, which would call what a killed process left a leak; the kernel cleans that up."""
 
 
 def die_with_parent() -> None:
@@ -18,9 +20,10 @@ def die_with_parent() -> None:
 
     The wish survives exec. A process that was started by hand (no variable) is left alone.
     """
+    os.environ.setdefault("PYTHONWARNINGS", _QUIET)
     expected = os.environ.get(PARENT_VARIABLE)
     if not expected or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(expected):
-        sys.exit(1)
+        os._exit(1)  # without a word: there is nobody to tell

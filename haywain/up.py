@@ -117,7 +117,8 @@ def _check_port(chosen: Settings) -> None:
 
 
 def _say(text: str) -> None:
-    print(f"haywain up: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk, say: no reason to end
+        print(f"haywain up: {text}", file=sys.stderr, flush=True)
 
 
 class _GiveUp(Exception):
