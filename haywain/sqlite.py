@@ -1,9 +1,15 @@
-"""The embedded database: one SQLite file a service, in WAL mode with full syncs, one writer thread and one reader thread."""
+"""The embedded database: one SQLite file a service, in WAL mode with full syncs, one writer thread and one reader thread.
+
+A commit costs a sync of the disk, milliseconds, whatever is in it. So the writer takes all writes that wait into one commit, each
+behind a savepoint of its own: one that raises undoes itself only, and nobody is answered before the commit. When the commit itself
+fails, or SQLite gave up the whole transaction, each is run again in a transaction of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,6 +22,10 @@ from haywain.db import Queries, Row, Transaction, newer_schema
 __all__ = ["SqliteDatabase"]
 
 _T = TypeVar("_T")
+_Work = Callable[[Transaction], Any]
+_Outcome = tuple[Any, BaseException | None]
+GROUP = 64
+"""Writes in one commit, at most."""
 
 
 class _SqliteTransaction:
@@ -47,6 +57,7 @@ class SqliteDatabase:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{file.stem}-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{file.stem}-reader")
         self._connections: dict[ThreadPoolExecutor, sqlite3.Connection] = {}
+        self._waiting: deque[tuple[_Work, asyncio.Future[Any]]] = deque()
 
     async def open(self) -> None:
         """Connect and migrate."""
@@ -56,7 +67,13 @@ class SqliteDatabase:
 
     async def write(self, work: Callable[[Transaction], _T]) -> _T:
         """Run `work` in one transaction on the writer thread."""
-        return await self._on(self._writer, lambda: self._transact(self._connections[self._writer], "begin immediate", work))
+        answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((work, answer))
+        self._writer.submit(self._write)  # it may find that an earlier one took the work along
+        try:
+            return await answer
+        except sqlite3.Error as error:
+            raise _mapped(error, self._file) from error
 
     async def read(self, work: Callable[[Transaction], _T]) -> _T:
         """Run `work` on a snapshot on the reader thread."""
@@ -75,6 +92,45 @@ class SqliteDatabase:
             return await asyncio.get_running_loop().run_in_executor(executor, work)
         except sqlite3.Error as error:
             raise _mapped(error, self._file) from error
+
+    def _write(self) -> None:
+        """Take what waits, commit it, and answer."""
+        group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
+        group = [(work, answer) for work, answer in group if not answer.cancelled()]
+        if not group:
+            return
+        works = [work for work, _ in group]
+        outcomes = (self._together(works) if len(works) > 1 else None) or [self._alone(work) for work in works]
+        for (_, answer), outcome in zip(group, outcomes, strict=True):
+            answer.get_loop().call_soon_threadsafe(_answer, answer, outcome)
+
+    def _alone(self, work: _Work) -> _Outcome:
+        try:
+            return self._transact(self._connections[self._writer], "begin immediate", work), None
+        except BaseException as error:  # noqa: BLE001 - it is raised where it belongs
+            return None, error
+
+    def _together(self, works: list[_Work]) -> list[_Outcome] | None:
+        """Commit several; None when that can't be done, and none of them has happened."""
+        connection = self._connections[self._writer]
+        transaction = _SqliteTransaction(connection, self._queries.statements)
+        outcomes: list[_Outcome] = []
+        try:
+            connection.execute("begin immediate")
+            for work in works:
+                connection.execute("savepoint one")
+                try:
+                    outcomes.append((work(transaction), None))
+                except BaseException as error:  # noqa: BLE001 - it is raised where it belongs
+                    outcomes.append((None, error))
+                    connection.execute("rollback to one")  # fails when SQLite undid everything: a full disk, say
+                connection.execute("release one")
+            connection.execute("commit")
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            return None
+        return outcomes
 
     def _connect(self, executor: ThreadPoolExecutor) -> None:
         try:
@@ -111,6 +167,16 @@ class SqliteDatabase:
             if version > have:
                 script = path.read_text("utf-8")
                 connection.executescript(f"begin immediate;\n{script}\ninsert into schema_version values ({version});\ncommit;")
+
+
+def _answer(answer: asyncio.Future[Any], outcome: _Outcome) -> None:
+    if answer.done():  # cancelled
+        return
+    result, error = outcome
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)
 
 
 def _mapped(error: sqlite3.Error, file: Path) -> errors.HaywainError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import db_seam
@@ -80,3 +82,89 @@ async def test_commits_are_durable(database: Database, file: Path) -> None:
         assert other.execute("select id from things").fetchall() == [("a",)]
     finally:
         other.close()
+
+
+def blocked(database: Database) -> threading.Event:
+    """Keep the writer busy until the event is set: what is written meanwhile waits together."""
+    go = threading.Event()
+    asyncio.get_running_loop().create_task(database.write(lambda tx: go.wait(10)))
+    return go
+
+
+def add(database: Database, name: str) -> asyncio.Task[int]:
+    """Begin to write a thing."""
+    return asyncio.create_task(database.write(lambda tx: tx.execute("add", id=name, size=1)))
+
+
+async def waiting(go: threading.Event, *writes: asyncio.Task[int]) -> list[int | BaseException]:
+    """Let writes that wait together happen."""
+    await asyncio.sleep(0)
+    go.set()
+    return await asyncio.gather(*writes, return_exceptions=True)
+
+
+async def test_writes_that_wait_share_a_commit(database: Database, file: Path) -> None:
+    """They happen in order, each sees the ones before it, and the file is synced once for all of them."""
+    seen: list[int] = []
+
+    def write(tx: Transaction, number: int) -> int:
+        seen.append(len(tx.fetch("all")))
+        return tx.execute("add", id=f"{number:03}", size=number)
+
+    go = blocked(database)
+    writes = [asyncio.create_task(database.write(lambda tx, number=number: write(tx, number))) for number in range(60)]
+    commits = commits_of(file)
+    assert await waiting(go, *writes) == [1] * 60
+    assert seen == list(range(60))
+    assert await names(database) == [f"{number:03}" for number in range(60)]
+    assert commits_of(file) - commits <= 3
+
+
+def commits_of(file: Path) -> int:
+    """Count the commits in the write-ahead log: frames with a size of the database in them."""
+    log = file.with_name(f"{file.name}-wal").read_bytes() if file.with_name(f"{file.name}-wal").exists() else b""
+    return sum(log[at + 4 : at + 8] != bytes(4) for at in range(32, len(log), 24 + 4_096))
+
+
+async def test_one_that_raises_undoes_itself_only(database: Database) -> None:
+    """Of writes in one commit, those that raise leave nothing and get their own exception; the others stay."""
+
+    def fail(tx: Transaction) -> int:
+        tx.execute("add", id="undone", size=1)
+        raise errors.Conflict("changed my mind")
+
+    go = blocked(database)
+    failing = asyncio.create_task(database.write(fail))
+    outcomes = await waiting(go, add(database, "a"), failing, add(database, "a"), add(database, "b"))
+    assert outcomes[0] == outcomes[3] == 1
+    assert isinstance(outcomes[1], errors.Conflict)
+    assert isinstance(outcomes[2], errors.HaywainError)
+    assert await names(database) == ["a", "b"]
+
+
+async def test_a_cancelled_write_that_waited_does_not_happen(database: Database) -> None:
+    """A caller that leaves before its turn writes nothing; the others are answered."""
+    go = blocked(database)
+    leaving, staying = add(database, "a"), add(database, "b")
+    await asyncio.sleep(0)
+    leaving.cancel()
+    outcomes = await waiting(go, leaving, staying)
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert (outcomes[1], await names(database)) == (1, ["b"])
+
+
+async def test_a_full_disk_in_a_shared_commit(database: Database) -> None:
+    """When one of several needs more room than there is, it alone fails: the others are written without it."""
+
+    def limit(tx: Transaction) -> None:
+        connection = tx._connection  # type: ignore[attr-defined]
+        connection.execute(f"pragma max_page_count={connection.execute('pragma page_count').fetchone()[0]}")
+
+    await database.write(limit)
+    rows = [{"id": f"big-{number}", "size": number} for number in range(10_000)]
+    go = blocked(database)
+    big = asyncio.create_task(database.write(lambda tx: tx.execute_many("add", rows)))
+    outcomes = await waiting(go, add(database, "a"), big, add(database, "b"))  # type: ignore[arg-type]
+    assert (outcomes[0], outcomes[2]) == (1, 1)
+    assert isinstance(outcomes[1], errors.StorageFull)
+    assert await names(database) == ["a", "b"]
