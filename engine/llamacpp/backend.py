@@ -68,7 +68,7 @@ class LlamaCppBackend:
         self._wanted = _wanted(settings, self._path, self._vocabulary, self._decoders)
         self._transcodes = transcode.wanted(settings.transcode, self._path, self._vocabulary)
         self._preparer = Preparer(self._vocabulary, self._wanted.context_length)
-        self.slots = self._decoders * (self._wanted.slots - settings.deterministic)
+        self.slots = self._decoders * self._wanted.slots
         self.lookahead = self.slots
         self._model = settings.model
         self._fingerprint = ""
@@ -217,12 +217,10 @@ def _wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, deco
         raise SettingsError(f"engine.llamacpp.context_length is {settings.context_length}, but the model's is {trained}")
     context = settings.context_length or min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
     slots = settings.slots or policy.slots(DEFAULT_SLOTS, vocabulary.kv_bytes_per_token, context, KV_BYTES // decoders)
-    most = MAX_SLOTS - settings.deterministic
-    if not 1 <= slots <= most:
-        raise SettingsError(f"engine.llamacpp.slots is {slots}, expected 1 to {most}, or 0 for as many as fit")
+    if not 1 <= slots <= MAX_SLOTS:
+        raise SettingsError(f"engine.llamacpp.slots is {slots}, expected 1 to {MAX_SLOTS}, or 0 for as many as fit")
     if settings.layout not in policy.LAYOUTS:
         expected = ", ".join(policy.LAYOUTS)
         raise SettingsError(f"engine.llamacpp.layout is {settings.layout!r}, expected one of: {expected}")
     layout = policy.EXACT if settings.deterministic else settings.layout
-    slots += settings.deterministic  # one is no row's, see loop.py
     return Open(str(path), slots, context, max(settings.batch_tokens, slots, policy.CHUNK + 1), settings.threads, layout)

@@ -85,10 +85,6 @@ class Loop:
         self._waiting: list[tuple[int, int, Begin]] = []
         self._arrivals = 0
         self._free = set(range(model.slots))
-        # A row that decodes alone is computed in another way than beside others: where that matters, it never is alone.
-        self._companion = model.slots - 1 if model.layout.exact and model.slots > 1 else None
-        if self._companion is not None:
-            self._free.remove(self._companion)
         self._held = [prefixes.Held(model.context_length) for _ in range(model.slots)]
         self._admissions = 0
         self._running: dict[int, _Sequence] = {}
@@ -117,7 +113,9 @@ class Loop:
         """Go one step; tell what happened, in order."""
         self._admit()
         decoding, prefilling = self._split()
-        self._decode(decoding)
+        # The shape of a computation changes its last bits: what must not depend on others is computed alone.
+        for together in [[sequence] for sequence in decoding] if self._model.layout.exact else [decoding]:
+            self._decode(together)
         for sequence, size in self._shares(len(decoding), prefilling):
             self._prefill(sequence, size)
         events, self._events = self._events, []
@@ -196,10 +194,7 @@ class Loop:
         batch.clear()
         for sequence in decoding:
             batch.add(sequence.slot, sequence.next, self._model.length(sequence.slot), logits=True)
-        if self._companion is not None and len(decoding) == 1:
-            self._model.forget(self._companion)
-            batch.add(self._companion, 0, 0, logits=True)
-        logits = self._model.decode(batch)[: len(decoding)]
+        logits = self._model.decode(batch)
         for sequence in decoding:
             self._held[sequence.slot].generated(sequence.next)
         self._sample(decoding, logits)

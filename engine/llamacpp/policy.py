@@ -30,7 +30,7 @@ class Layout(NamedTuple):
     unified: bool = False
     """one KV cache for all slots, in which sequences share the cells of a prefix; else a stream for each"""
     exact: bool = False
-    """reuse only what gives the same bits as evaluating the prompt anew"""
+    """compute every row in calls of the same shape, whatever runs beside it, and whatever a cache holds"""
 
 
 def chunk(remaining: int) -> int:
@@ -77,13 +77,13 @@ def reusable(shared: int, prompt: int, held_tiled: int, layout: Layout) -> int:
     The last one never is, because the next token follows from its evaluation, nor all but one: a chunk of one token would be left.
     With flash attention the first `held_tiled` tokens of the cache were computed in large chunks. Each token must have been, or
     will be, computed as it would be without the cache, so that the answer is the same; without flash attention chunks of all sizes
-    agree.
+    agree, but for the last bits on some machines: `exact` takes whole chunks only.
     """
     size = min(shared, prompt - 2)
     large = tiled(prompt)
     # Behind the large chunks the donor's are small ones, as the prompt's own would be.
     alike = size >= large and (held_tiled == large or held_tiled > large == size)
-    if layout.flash and not alike:
+    if layout.exact or (layout.flash and not alike):
         size = min(size, held_tiled) // CHUNK * CHUNK
     return size if size >= LEAST else 0
 

@@ -40,6 +40,8 @@ class Held:
         """how many of them were evaluated as a prompt, many at once; those behind were generated"""
         self.tiled = 0
         """how many of them were evaluated in chunks that take the fast way through flash attention"""
+        self.whole = 0
+        """how many of them were evaluated in chunks of the usual size, which begin where any prompt's do"""
         self.used = 0
         """when it was last of use, by a clock of admissions"""
 
@@ -54,6 +56,8 @@ class Held:
         self._tokens[self.size : end] = chunk
         if self.tiled == self.size and len(chunk) >= policy.TILE:
             self.tiled = end
+        if self.whole == self.size and len(chunk) == policy.CHUNK:
+            self.whole = end
         self.size = self.of_prompt = end
 
     def generated(self, token: int) -> None:
@@ -66,11 +70,12 @@ class Held:
         self.size = min(self.size, keep)
         self.of_prompt = min(self.of_prompt, keep)
         self.tiled = min(self.tiled, keep)
+        self.whole = min(self.whole, keep // policy.CHUNK * policy.CHUNK)
 
     def become(self, other: Held, keep: int) -> None:
         """Note that this is now a copy of the first `keep` tokens of another."""
         self._tokens[:keep] = other.tokens[:keep]
-        self.size, self.of_prompt, self.tiled = keep, other.of_prompt, other.tiled
+        self.size, self.of_prompt, self.tiled, self.whole = keep, other.of_prompt, other.tiled, other.whole
         self.cut(keep)
 
 
@@ -114,7 +119,7 @@ def place(
 
 
 def _reusable(prompt: Tokens, has: Held, layout: policy.Layout) -> int:
-    tokens = has.tokens[: has.of_prompt] if layout.exact else has.tokens
+    tokens = has.tokens[: has.whole] if layout.exact else has.tokens
     if not len(tokens) or tokens[0] != prompt[0]:
         return 0
     return policy.reusable(common(prompt, tokens), len(prompt), has.tiled, layout)

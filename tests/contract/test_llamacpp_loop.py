@@ -86,10 +86,10 @@ def sharing(count: int, prefixes: list[int]) -> list[list[int]]:
     return made
 
 
-@pytest.mark.parametrize("flash", [True, False])
-def test_reused_prefixes_change_no_text(model: Model, flash: bool) -> None:
+@pytest.mark.parametrize(("flash", "exact", "least"), [(True, False, 0.35), (False, False, 0.45), (False, True, 0.3)])
+def test_reused_prefixes_change_no_text(model: Model, flash: bool, exact: bool, least: float) -> None:
     """60 rows that share prefixes of all lengths say token for token what each says with nothing in the cache; much is reused."""
-    assert model.lay_out(Layout(flash=flash, exact=True))
+    assert model.lay_out(Layout(flash=flash, exact=exact))
     begins = [begin(run, tokens) for run, tokens in enumerate(sharing(60, [20, 63, 100, 128, 150, 257, 300, 384]))]
     alone = {run: finish(Loop(model), [one])[run] for run, one in enumerate(begins)}
     loop = Loop(model)
@@ -102,7 +102,7 @@ def test_reused_prefixes_change_no_text(model: Model, flash: bool) -> None:
             assert (other.text, other.output_tokens) == (expected.text, expected.output_tokens), run
             assert 0 <= other.cached_tokens < len(begins[run].tokens) // 4
     share = sum(end.cached_tokens for end in together.values()) / sum(len(one.tokens) // 4 for one in begins)
-    assert share > (0.33 if flash else 0.4)
+    assert share > least
 
 
 def test_the_layout_changes_between_rows_and_loses_none(model: Model) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import AsyncIterator
@@ -59,9 +60,15 @@ def path() -> Path:
 @pytest.fixture
 async def ask(path: Path) -> AsyncIterator[Any]:
     """Give a function that asks questions all at once and gives the answers' bodies; two decoders of four slots."""
-    backend: LlamaCppBackend = create(
-        EngineSettings(llamacpp=LlamaCppSettings(model_path=str(path), model=MODEL, workers=2, slots=4, context_length=512))
-    )
+    async with asking(path) as ask:
+        yield ask
+
+
+@contextlib.asynccontextmanager
+async def asking(path: Path, **changes: Any) -> AsyncIterator[Any]:
+    """Run a backend for such a function."""
+    settings = LlamaCppSettings(model_path=str(path), model=MODEL, workers=2, slots=4, context_length=512, **changes)
+    backend: LlamaCppBackend = create(EngineSettings(llamacpp=settings))
     emit = Results()
     await backend.start(emit)
 
@@ -104,3 +111,17 @@ async def test_a_seed_repeats_a_sampled_answer(ask: Any) -> None:
     (alone,) = await ask([QUESTIONS[3]], **sampling)
     beside = await ask(QUESTIONS, **sampling)
     assert beside[3]["choices"] == alone["choices"]
+
+
+async def test_deterministic_answers_are_the_same_beside_anything(path: Path) -> None:
+    """With `deterministic`, sampled answers with a long shared beginning are the same alone, together, and shuffled."""
+    questions = [
+        "Please answer as briefly as you can, in one sentence and without repeating the question. " * 4 + one for one in QUESTIONS
+    ]
+    sampling = {"temperature": 1.0, "seed": 3, "max_tokens": 12}
+    async with asking(path, deterministic=True) as ask:
+        together = [body["choices"] for body in await ask(questions[:6], **sampling)]
+        shuffled = [body["choices"] for body in await ask(questions[5::-1], **sampling)]
+        alone = [(await ask([question], **sampling))[0]["choices"] for question in questions[:3]]
+    assert shuffled[::-1] == together
+    assert alone == together[:3]

@@ -86,7 +86,7 @@ def test_of_an_answer_only_fast_layouts_reuse_what_was_generated() -> None:
     slots = [held(turn, generated=20)]
     later = np.concatenate([turn, prompt((6, 20))])
     assert place(later, slots, {0}, {}, PLAIN) == Place(0, 0, 320)
-    assert place(later, slots, {0}, {}, Layout(flash=False, exact=True)) == Place(0, 0, 300)
+    assert place(later, slots, {0}, {}, Layout(flash=False, exact=True)) == Place(0, 0, 256)
 
 
 @given(st.integers(0, 700), st.integers(1, 700), st.integers(0, 700), st.booleans())
@@ -125,11 +125,26 @@ def test_common_counts_the_tokens_alike(seed: int) -> None:
     assert common(np.array(one, np.int32), np.array(other, np.int32)) == expected
 
 
+@given(st.integers(1, 700), st.integers(1, 700), st.integers(0, 700))
+def test_exactly_computed_prompts_are_cut_where_they_would_be_anyway(size: int, donor: int, shared: int) -> None:
+    """What is taken and what is left are whole chunks of both prompts as they would be evaluated alone."""
+    layout = Layout(flash=False, exact=True)
+    has = held(prompt((1, donor)))
+    kept = policy.reusable(min(shared, size, has.whole), size, has.tiled, layout)
+    for length in (size, donor) if kept else ():
+        starts, start = [], 0
+        while start < kept:
+            starts.append(start)
+            start += policy.chunk(length - start)
+        assert start == kept
+        assert starts == list(range(0, kept, policy.CHUNK))
+
+
 def test_copies_and_cuts_remember_how_tokens_were_computed() -> None:
     """A copy knows no more of a slot than what was copied."""
     source, target = held(prompt(HEAD, (5, 20)), generated=20), Held(CONTEXT)
     target.become(source, 310)
-    assert (target.size, target.of_prompt, target.tiled) == (310, 300, 256)
-    target.cut(100)
-    assert (target.size, target.of_prompt, target.tiled) == (100, 100, 100)
+    assert (target.size, target.of_prompt, target.tiled, target.whole) == (310, 300, 256, 256)
+    target.cut(200)
+    assert (target.size, target.of_prompt, target.tiled, target.whole) == (200, 200, 200, 128)
     assert prefixes.WORTH_COPYING >= policy.LEAST
