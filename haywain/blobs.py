@@ -92,6 +92,8 @@ class DirectoryBlobStore:
         """Make the folders. Scratch files of a process that died are removed by `clear_scratch`."""
         self._root = root
         self._scratch = root / "scratch"
+        self._lasting: set[Path] = set()
+        """Folders that are known to be on disk themselves."""
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="blobs")
         with mapped(str(root)):
             self._scratch.mkdir(parents=True, exist_ok=True)
@@ -156,12 +158,10 @@ class DirectoryBlobStore:
             target = self.path(key)
             target.parent.mkdir(exist_ok=True)
             path.replace(target)
-            for folder in (target.parent, self._root):
-                descriptor = os.open(folder, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+            _sync_folder(target.parent)
+            if target.parent not in self._lasting:  # somebody may have made it just now
+                _sync_folder(self._root)
+                self._lasting.add(target.parent)
 
         await self._off_loop(publish, key)
 
@@ -192,6 +192,14 @@ class DirectoryBlobStore:
     async def _off_loop(self, work: Callable[[], _T], key: str) -> _T:
         with mapped(f"blob {key}"):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _FileWriter:
