@@ -73,16 +73,17 @@ async def test_many_rows_say_what_each_says_alone(running: Running) -> None:
     assert [content(result) for result in together] == alone * 2
 
 
-async def test_sharers_evaluate_what_they_share_once_a_decoder(running: Running) -> None:
-    """30 rows with one long beginning report nearly all of it as cached, in the body and to the mesh; texts stay the same."""
-    head = "You classify messages. " * 8
-    alone = [content(await running.chat(f"{head} {n}")) for n in range(4)]
-    results = await running.ended(*(running.begin(f"{head} {n}") for n in range(30)))
-    assert [content(result) for result in results[:4]] == alone
-    cached = [result.usage.cached_tokens for result in results]
-    assert cached.count(0) <= 1  # the decoder that had none of it
-    assert min(filter(None, cached)) >= 128
-    assert [json.loads(result.body)["usage"]["prompt_tokens_details"]["cached_tokens"] for result in results] == cached
+async def test_sharers_evaluate_what_they_share_once_a_decoder() -> None:
+    """30 rows with one long beginning report nearly all of it as cached; texts stay the same where no cells are shared."""
+    async with started(layout="plain") as running:
+        head = "You classify messages. " * 8
+        alone = [content(await running.chat(f"{head} {n}")) for n in range(4)]
+        results = await running.ended(*(running.begin(f"{head} {n}") for n in range(30)))
+        assert [content(result) for result in results[:4]] == alone
+        cached = [result.usage.cached_tokens for result in results]
+        assert cached.count(0) <= 1  # the decoder that had none of it
+        assert min(filter(None, cached)) >= 128
+        assert [json.loads(result.body)["usage"]["prompt_tokens_details"]["cached_tokens"] for result in results] == cached
 
 
 async def test_choices_share_their_prompt(running: Running) -> None:
