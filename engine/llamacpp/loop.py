@@ -31,11 +31,16 @@ _URGENT = 1
 """a lane whose rows don't wait for a change of layout"""
 
 
+_Entry = tuple[int, int, Begin]
+"""what waits: by lane, then by arrival"""
+
+
 class _Sequence:
     """A sequence in a slot: prefilling until all of its prompt is evaluated, then decoding."""
 
-    def __init__(self, begin: Begin, place: prefixes.Place, vocabulary: Vocabulary) -> None:
-        self.begin = begin
+    def __init__(self, entry: _Entry, place: prefixes.Place, vocabulary: Vocabulary) -> None:
+        self.entry = entry
+        self.begin = begin = entry[2]
         self.slot = place.slot
         self.prompt = np.frombuffer(begin.tokens, np.int32)
         self.cached = self.evaluated = place.keep
@@ -82,7 +87,7 @@ class Loop:
         for slot in range(model.slots):
             model.forget(slot)
         self._vocabulary = model.vocabulary
-        self._waiting: list[tuple[int, int, Begin]] = []
+        self._waiting: list[_Entry] = []
         self._arrivals = 0
         self._free = set(range(model.slots))
         self._held = [prefixes.Held(model.context_length) for _ in range(model.slots)]
@@ -138,7 +143,12 @@ class Loop:
         layout = policy.layout(self._model.layout, sizes, shared, self._model.slots)
         if layout == self._model.layout:
             return True
-        if not self._running:
+        if not any(sequence.output for sequence in self._running.values()):
+            # Those that only began to evaluate their prompts, as the first ones of a batch, begin again.
+            for sequence in self._running.values():
+                heapq.heappush(self._waiting, sequence.entry)
+                self._free.add(sequence.slot)
+            self._running.clear()
             self._lay_out(layout)
             return True
         return self._waiting[0][0] <= _URGENT
@@ -147,7 +157,7 @@ class Loop:
         """Put waiting sequences into free slots, the urgent ones first; some wait for a prefix that is just being evaluated."""
         if not self._suits():
             return
-        later: list[tuple[int, int, Begin]] = []
+        later: list[_Entry] = []
         coming = {sequence.slot: sequence.prompt for sequence in self._running.values() if sequence.left}
         while self._waiting and self._free:
             entry = heapq.heappop(self._waiting)
@@ -156,7 +166,7 @@ class Loop:
             if place is None:
                 later.append(entry)
                 continue
-            self._seat(_Sequence(entry[2], place, self._vocabulary), place)
+            self._seat(_Sequence(entry, place, self._vocabulary), place)
             coming[place.slot] = prompt
         for entry in later:
             heapq.heappush(self._waiting, entry)

@@ -126,6 +126,22 @@ def test_the_layout_changes_between_rows_and_loses_none(model: Model) -> None:
     model.lay_out(Layout())
 
 
+def test_rows_that_only_began_begin_again_in_a_better_layout(model: Model) -> None:
+    """The first row of a batch comes alone; when the others show what they share, it doesn't keep them waiting."""
+    loop = Loop(model, policy.AUTO)
+    head = [*range(256), *range(100)]
+    loop.accept([begin(0, [*head, 1, 2, 3])])
+    loop.step()
+    assert loop.running == 1
+    loop.accept([begin(run, [*head, run, 2, 3]) for run in range(1, 9)])
+    loop.step()
+    assert model.layout == policy.LAYOUTS["unified"]
+    told = ends(events(loop))
+    assert sorted(told) == list(range(9))
+    assert [end.cached_tokens for end in told.values()].count(0) == 1
+    model.lay_out(Layout())
+
+
 def test_an_urgent_row_does_not_wait_for_a_change_of_layout(model: Model) -> None:
     """While rows run in the old layout, others wait for their end, but an interactive one joins them."""
     loop = Loop(model, policy.AUTO)
