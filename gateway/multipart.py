@@ -7,6 +7,7 @@ before its closing boundary (a client that hung up looks like that) raises inste
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterable
 
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
@@ -19,6 +20,7 @@ MAX_FIELD_BYTES = 1_024
 MAX_NAME_BYTES = 1_200
 """300 characters of the longest kind"""
 MAX_PARTS = 16
+_UNNAMEABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 class Form:
@@ -98,11 +100,12 @@ class Form:
 
 
 def plain_name(name: str, param: str = "file") -> str:
-    """Reduce a client's file name to its last component, without control characters.
+    """Reduce a client's file name to its last component, without control characters and line separators.
 
-    Raises InvalidRequest that names `param` when nothing or too much is left.
+    Joiners stay: scripts and emoji need them. Raises InvalidRequest that names `param` when nothing or too much is left.
     """
-    plain = "".join(letter for letter in name.replace("\\", "/").rpartition("/")[2] if letter.isprintable()).strip()
+    last = name.replace("\\", "/").rpartition("/")[2]
+    plain = "".join(letter for letter in last if unicodedata.category(letter) not in _UNNAMEABLE).strip()
     size = len(plain.encode("utf-8", "surrogatepass"))
     if not plain:
         raise errors.InvalidRequest(f"Invalid '{param}': it needs a file name.", param=param)

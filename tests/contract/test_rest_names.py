@@ -26,6 +26,8 @@ NAMES = [
     ("تقرير.txt", "تقرير.txt"),
     ("e\u0301 and é.txt", "e\u0301 and é.txt"),
     ("100%25 %41 %.txt", "100%25 %41 %.txt"),
+    ("न\u200dमस्ते 👨\u200d👩\u200d👧 \u3000全角.txt", "न\u200dमस्ते 👨\u200d👩\u200d👧 \u3000全角.txt"),
+    ("line\u2028separator\x85.txt", "lineseparator.txt"),
     ("back\\slash", "slash"),
     (" spaces around ", "spaces around"),
 ]
