@@ -25,8 +25,9 @@ from msgspec.structs import replace
 from haywain import errors, log
 from haywain.batches.v1 import batches_pb2
 from haywain.clock import Clock
+from haywain.scheduler.v1 import scheduler_pb2
 from haywain.settings import Settings
-from services.batches.creation import check_file, check_key, new_record, patience
+from services.batches.creation import check_file, check_key, gone, new_record, patience
 from services.batches.faults import Rejects
 from services.batches.intake import Found, Intake, missing_file, reason
 from services.batches.lifecycle import Status
@@ -41,6 +42,7 @@ __all__ = ["Creator"]
 
 _Response = batches_pb2.CreateBatchResponse
 LOOK_AGAIN_SECONDS = 0.5
+POOL_SECONDS = 1.0
 _log = log.get()
 
 
@@ -62,6 +64,8 @@ class Creator:
         self._files, self._scheduler = peers
         self._created = created
         self._running: dict[tuple[str, str], str] = {}
+        self._pool: scheduler_pb2.GetPoolStatusResponse | None = None
+        self._pool_at = 0.0
 
     async def create(self, request: batches_pb2.CreateBatchRequest) -> _Response:
         """Create a batch, or answer what an earlier request that this one repeats was answered.
@@ -95,15 +99,12 @@ class Creator:
     async def _new(self, request: batches_pb2.CreateBatchRequest, keys: list[Key]) -> _Response:
         record = new_record(request, self._settings.batches, self._clock.now())
         wait = patience(request)
-        if not request.inline_input:
-            filed = await self._input(record)
-            if filed is None:
-                record = _failed(record, [missing_file(record)]) if wait else record
-                return await self._recorded(record, Rejects() if wait else None, keys)
-            record = filed
         await self._store.intend(record.batch_id)
         try:
             record = await self._with_input(record, request.inline_input)
+            if not record.input_blob_key:
+                record = _failed(record, [missing_file(record)]) if wait else record
+                return await self._recorded(record, Rejects() if wait else None, keys)
             found = await self._look(record, wait) if wait else None
             if found is None:
                 return await self._recorded(record, None, keys)
@@ -116,35 +117,23 @@ class Creator:
         _log.info("batch.without_valid_records", batch_id=record.batch_id, rejected=found.verdict.rejects.count)
         return _Response(rejections=rejections_message(found.verdict.rejects, ""))
 
-    async def _input(self, record: Record) -> Record | None:
-        """Look at the input file; None when there is none. Raises InvalidRequest."""
+    async def _with_input(self, record: Record, inline: bytes) -> Record:
+        """Hold the input, or write it; without a blob key when there is no such file. Raises InvalidRequest."""
+        if inline:
+            own = await self._own_files.write_input(record.batch_id, inline)
+            source = {"input_file_id": own.file_id, "input_blob_key": own.blob_key, "own_files": [own], "adopted": False}
+            return replace(record, line_count=own.line_count, rows_left=own.line_count, **source)
         try:
-            file = await self._files.get(record.tenant, record.input_file_id)
+            held = await self._files.hold(record.tenant, record.input_file_id, record.batch_id)
         except errors.FileMissing as error:
             if self._settings.batches.check_file_at_create:
                 raise errors.InvalidRequest(error.message, param="input_file_id") from None
-            return None
-        check_file(file)
-        return replace(record, line_count=file.line_count)
-
-    async def _with_input(self, record: Record, inline: bytes) -> Record:
-        """Hold the input, or write it. Raises InvalidRequest when it was deleted just now."""
-        if inline:
-            own = await self._own_files.write_input(record.batch_id, inline)
-            return replace(
-                record,
-                input_file_id=own.file_id,
-                input_blob_key=own.blob_key,
-                line_count=own.line_count,
-                rows_left=own.line_count,
-                own_files=[own],
-                adopted=False,
-            )
-        try:
-            blob_key = await self._files.hold(record.tenant, record.input_file_id, record.batch_id)
-        except errors.NotFound:
-            raise errors.InvalidRequest(f"The file '{record.input_file_id}' was deleted.", param="input_file_id") from None
-        return replace(record, input_blob_key=blob_key, rows_left=record.line_count)
+            return record
+        except errors.FileGone as error:
+            raise gone(record.input_file_id, error) from None
+        check_file(held.file)
+        lines = held.file.line_count
+        return replace(record, input_blob_key=held.blob_key, line_count=lines, rows_left=lines)
 
     async def _look(self, record: Record, wait: float) -> Found | None:
         """Validate within `wait` seconds; None when that wasn't enough, or validation broke down: then the driver does it.
@@ -160,8 +149,8 @@ class Creator:
                     await asyncio.sleep(LOOK_AGAIN_SECONDS)
         except (TimeoutError, ValidatorDied):
             return None
-        except errors.FileGone:
-            raise errors.InvalidRequest(f"The file '{record.input_file_id}' was deleted.", param="input_file_id") from None
+        except errors.FileGone as error:
+            raise gone(record.input_file_id, error) from None
 
     async def _concluded(self, record: Record, found: Found) -> Record:
         """Publish what validation wrote and put what it found into the record."""
@@ -188,7 +177,10 @@ class Creator:
         else:
             keys = [key for key in keys if key.operation != "request"]  # the batch itself says enough
         text = json_format.MessageToJson(answer, indent=None) if keys else ""
-        earlier = await self._store.add(record, await self._admission(), keys, text)
+        try:
+            earlier = await self._store.add(record, await self._admission(POOL_SECONDS), keys, text)
+        except errors.CapacityExceeded:
+            earlier = await self._store.add(record, await self._admission(0.0), keys, text)
         if earlier is not None:  # the same request at the same time
             await self._undo(record)
             return _again(earlier, record.request_id or "")
@@ -204,13 +196,15 @@ class Creator:
         with contextlib.suppress(errors.HaywainError):
             await self._own_files.clear(record.batch_id)
 
-    async def _admission(self) -> Admission:
-        settings = self._settings
+    async def _admission(self, age: float) -> Admission:
+        """Ask the scheduler how full it is, unless that was asked within `age` seconds: our own batches are counted in any case."""
+        settings, now = self._settings, asyncio.get_running_loop().time()
         try:
-            pool = await self._scheduler.pool()
+            if self._pool is None or now > self._pool_at + age:
+                self._pool, self._pool_at = await self._scheduler.pool(), now
         except errors.HaywainError:
             return Admission(settings.scheduler.intake_rows, None, settings.batches.one_active_per_file)
-        return Admission(pool.intake_capacity, pool.intake_rows, settings.batches.one_active_per_file)
+        return Admission(self._pool.intake_capacity, self._pool.intake_rows, settings.batches.one_active_per_file)
 
 
 def _keys(request: batches_pb2.CreateBatchRequest) -> list[Key]:

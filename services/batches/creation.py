@@ -12,7 +12,7 @@ from haywain.openai import ENDPOINTS
 from haywain.settings import BatchesSettings
 from services.batches.record import Defaults, Record
 
-__all__ = ["CREATE_PAIRS", "UPDATE_PAIRS", "check_file", "check_key", "check_metadata", "new_record", "patience"]
+__all__ = ["CREATE_PAIRS", "UPDATE_PAIRS", "check_file", "check_key", "check_metadata", "gone", "new_record", "patience"]
 
 CREATE_PAIRS = 16
 UPDATE_PAIRS = 32
@@ -88,16 +88,19 @@ def check_key(key: str) -> None:
 def check_file(file: files_pb2.File) -> None:
     """Refuse a file that can't be a batch's input. Raises InvalidRequest."""
     state = files_pb2.File.Status
-    problem = {
-        state.STATUS_DELETED: "was deleted",
-        state.STATUS_EXPIRED: "has expired",
-        state.STATUS_ERROR: f"can't be used: {file.status_details}",
-    }.get(file.status)
-    if problem is not None:
-        raise errors.InvalidRequest(f"The file '{file.file_id}' {problem}.", param="input_file_id")
+    if file.status in (state.STATUS_DELETED, state.STATUS_EXPIRED):
+        raise gone(file.file_id, errors.FileGone(code="file_expired" if file.status == state.STATUS_EXPIRED else ""))
+    if file.status == state.STATUS_ERROR:
+        raise errors.InvalidRequest(f"The file '{file.file_id}' can't be used: {file.status_details}.", param="input_file_id")
     if file.purpose != "batch":
         message = f"The file '{file.file_id}' has the purpose '{file.purpose}'; a batch's input must have the purpose 'batch'."
         raise errors.InvalidRequest(message, param="input_file_id")
+
+
+def gone(file_id: str, error: errors.FileGone) -> errors.InvalidRequest:
+    """Make the error of an input whose bytes are gone."""
+    what = "has expired" if error.code == "file_expired" else "was deleted"
+    return errors.InvalidRequest(f"The file '{file_id}' {what}.", param="input_file_id")
 
 
 def check_metadata(metadata: Mapping[str, str], pairs: int) -> None:

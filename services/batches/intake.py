@@ -33,8 +33,8 @@ from services.batches.validator import Validator, ValidatorDied, is_small
 __all__ = ["Found", "Intake", "missing_file", "reason"]
 
 MAX_LOSSES = 2
-EMPTY_SECONDS = 0.5
-"""How long the news that no model is served is believed, so that many waiting batches don't all ask."""
+MODELS_SECONDS = 0.5
+"""How long the models heard of are believed, so that many batches don't all ask. Nothing is refused by old news."""
 _log = log.get()
 
 
@@ -57,7 +57,8 @@ class Intake:
         self._settings = settings
         self._clock = clock
         self._validator = Validator()
-        self._none_served_at = float("-inf")
+        self._models: list[engine_pb2.ModelDescription] = []
+        self._models_at = float("-inf")
 
     async def validate(self, record: Record) -> bool:
         """Validate a batch that has no plan yet; False when it must wait for an engine.
@@ -95,10 +96,15 @@ class Intake:
             return None
         path = await self._blobs.local(record.input_blob_key)
         index, bad = self._blobs.scratch(), self._blobs.scratch()
+        order = self._order(record, models, path)
+        order = msgspec.structs.replace(order, index_path=str(index), rejects_path=str(bad) if rejected else "")
         with mapped("validation"):
-            order = self._order(record, models, path)
-            order = msgspec.structs.replace(order, index_path=str(index), rejects_path=str(bad) if rejected else "")
-            return Found(await self._validator.validate(order), index, bad)
+            verdict = await self._validator.validate(order)
+        if verdict.faults and (fresh := await self.models(fresh=True)) != models:  # an engine came just now: they may be good
+            order = msgspec.structs.replace(order, served=_served(fresh, record.endpoint))
+            with mapped("validation"):
+                verdict = await self._validator.validate(order)
+        return Found(verdict, index, bad)
 
     async def publish(self, record: Record, found: Found) -> None:
         """Make blobs of what validation wrote."""
@@ -144,13 +150,11 @@ class Intake:
         _log.info("batch.submitted", batch_id=record.batch_id, rows=plan.row_count, shards=len(plan.shards))
 
     async def models(self, *, fresh: bool = False) -> list[engine_pb2.ModelDescription]:
-        """List the models served; that there are none is believed for a moment unless it must be `fresh`."""
+        """List the models served; what was heard is believed for a moment unless it must be `fresh`."""
         now = asyncio.get_running_loop().time()
-        if not fresh and now < self._none_served_at + EMPTY_SECONDS:
-            return []
-        models = await self._scheduler.models()
-        self._none_served_at = now if not models else float("-inf")
-        return models
+        if fresh or now > self._models_at + MODELS_SECONDS:
+            self._models, self._models_at = await self._scheduler.models(), now
+        return self._models
 
     def close(self) -> None:
         """End the validation process."""

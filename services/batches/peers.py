@@ -27,16 +27,11 @@ class Files:
         """Use an open channel."""
         self._stub = files_pb2_grpc.FilesServiceStub(channel)
 
-    async def get(self, tenant: str, file_id: str) -> files_pb2.File:
-        """Describe a file. Raises FileMissing."""
-        request = files_pb2.GetFileRequest(tenant=tenant, file_id=file_id)
-        answer: files_pb2.GetFileResponse = await rpc.call(self._stub.GetFile, request, timeout=CALL_SECONDS, tenant=tenant)
-        return answer.file
-
-    async def hold(self, tenant: str, file_id: str, holder: str) -> str:
-        """Keep a file's bytes for a batch; answers their blob key. Raises FileMissing, FileGone."""
+    async def hold(self, tenant: str, file_id: str, holder: str) -> files_pb2.HoldBlobResponse:
+        """Keep a file's bytes for a batch; answers their blob key and the file. Raises FileMissing, FileGone."""
         request = files_pb2.HoldBlobRequest(tenant=tenant, file_id=file_id, holder=holder)
-        return str((await rpc.call(self._stub.HoldBlob, request, timeout=CALL_SECONDS, tenant=tenant)).blob_key)
+        answer: files_pb2.HoldBlobResponse = await rpc.call(self._stub.HoldBlob, request, timeout=CALL_SECONDS, tenant=tenant)
+        return answer
 
     async def release(self, holder: str) -> None:
         """End a batch's holds."""

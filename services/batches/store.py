@@ -92,7 +92,7 @@ class BatchStore:
             if earlier is not None:
                 return earlier
             _admit(tx, record, admission)
-            if record.input_blob_key and not tx.execute("end_intent", batch_id=record.batch_id):
+            if not tx.execute("end_intent", batch_id=record.batch_id) and record.input_blob_key:
                 raise errors.Unavailable(retry_after=1)
             if not tx.execute("add_batch", **to_row(record)):
                 return _of_request(tx, record) or _missing(record.batch_id)
