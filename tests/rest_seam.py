@@ -7,11 +7,13 @@ service; Envoy is the real process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from haywain.blobs import DirectoryBlobStore
 from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import BatchesSettings, EnvoySettings, FilesSettings, GatewaySettings, Settings
 from services.batches import service as batches_service
+from services.batches.intake import MODELS_SECONDS
 from services.files import service as files
 
 __all__ = ["MAX_BODY_BYTES", "MAX_FILE_BYTES", "MAX_PART_BODY_BYTES", "MAX_PART_BYTES", "MAX_UPLOAD_BYTES", "RestMesh"]
@@ -104,6 +107,17 @@ class RestMesh:
         structlog.configure(**self._log_before)
         self._log.close()
         shutil.rmtree(self.data)
+
+    @contextlib.contextmanager
+    def without_engines(self) -> Iterator[None]:
+        """Let no model be served; what was heard of them before is forgotten when the block begins."""
+        models, self.scheduler.models = self.scheduler.models, []
+        forgotten = time.monotonic() + 2 * MODELS_SECONDS
+        try:
+            until("the models are forgotten", lambda: time.monotonic() > forgotten)
+            yield
+        finally:
+            self.scheduler.models = models
 
     def start(self, name: str) -> None:
         """Start a service."""

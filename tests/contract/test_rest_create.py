@@ -165,15 +165,12 @@ def test_no_record_can_run(rest_mesh: RestMesh, policy: str, inline: bool) -> No
 
 def test_waiting_ends(rest_mesh: RestMesh) -> None:
     """After N seconds without an engine the answer is the batch as it is."""
-    models, rest_mesh.scheduler.models = rest_mesh.scheduler.models, []
-    try:
+    with rest_mesh.without_engines():
         file_id = upload(rest_mesh, jsonl([chat_row("a")]))
         began = time.monotonic()
         batch = create(rest_mesh, {"prefer": "wait=1"}, input_file_id=file_id)
         assert 0.9 < time.monotonic() - began < 8
         assert (batch["status"], batch["rejected_count"]) == ("validating", None)
-    finally:
-        rest_mesh.scheduler.models = models
     assert ended(rest_mesh, batch["id"])["status"] == "completed"
 
 

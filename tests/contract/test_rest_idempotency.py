@@ -84,11 +84,10 @@ def test_what_is_no_success_is_not_kept(rest_mesh: RestMesh, key: str) -> None:
 
 def test_a_request_that_still_runs(rest_mesh: RestMesh, key: str) -> None:
     """409 that a retry cures: no `x-should-retry: false`, and a time to come back."""
-    models, rest_mesh.scheduler.models = rest_mesh.scheduler.models, []
-    calls = rest_mesh.scheduler.calls.models
     body = json.dumps({"requests": [chat_row("a")]}).encode()
-    try:
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with rest_mesh.without_engines():
+            calls = rest_mesh.scheduler.calls.models
             running = pool.submit(post, rest_mesh, key, body)
             until("it waits for an engine", lambda: rest_mesh.scheduler.calls.models > calls)
             busy = post(rest_mesh, key, body)
@@ -96,10 +95,7 @@ def test_a_request_that_still_runs(rest_mesh: RestMesh, key: str) -> None:
             assert "x-should-retry" not in busy.headers
             assert int(busy.headers["retry-after"]) >= 1
             assert post(rest_mesh, key, body + b" ").status_code == 422
-            rest_mesh.scheduler.models = models
-            first = running.result(30)
-    finally:
-        rest_mesh.scheduler.models = models
+        first = running.result(30)
     assert first.status_code == 200
     assert post(rest_mesh, key, body).content == first.content
 
