@@ -2,8 +2,8 @@
 
     python bench/validation.py [--lines 200000] [--words 12] [--rounds 3] [--bad-every 0]
 
-Processor time, so that what else runs on the machine disturbs little; the best of all rounds counts on both sides. The file has what
-chat batches have: a system prompt, a user's text of some words. With --bad-every every so manyth line is rejected.
+Processor time, so that what else runs on the machine disturbs little; the best of all rounds counts on both sides. The file has
+what chat batches have: a system prompt, a user's text of some words. With --bad-every every so manyth line is rejected.
 """
 
 from __future__ import annotations
