@@ -72,8 +72,11 @@ class PostgresServer:
         terms = [f"port={self.port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", "max_connections=200"]
         flags = [word for setting in (*terms, "shared_buffers=32MB", *settings) for word in ("-c", setting)]
         with (self.folder / "log").open("ab") as out:
-            command = [self._bin / "postgres", "-D", self.data, *flags]
-            self._process = subprocess.Popen(command, stdout=out, stderr=out, cwd="/", start_new_session=True, **self._user)
+            # It ends with its standard input, so with the process that runs the tests, however that ends.
+            command = ["/bin/sh", "-c", '"$@" & read _; kill -INT $!; wait', "sh", self._bin / "postgres", "-D", self.data, *flags]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=out, stderr=out, cwd="/", start_new_session=True, **self._user
+            )
         state = Path(self.data) / "postmaster.pid"
         give_up = time.monotonic() + 60
         while not (state.exists() and state.read_text().split("\n")[7:8] and state.read_text().split("\n")[7].strip() == "ready"):
@@ -83,8 +86,9 @@ class PostgresServer:
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """Stop: SIGINT cuts the clients off, SIGQUIT is a crash."""
-        if self._process is not None:
-            self._process.send_signal(number)
+        if self._process is not None and self._process.stdin is not None:
+            os.kill(int((Path(self.data) / "postmaster.pid").read_text().split("\n")[0]), number)
+            self._process.stdin.close()
             self._process.wait(60)
             self._process = None
 
