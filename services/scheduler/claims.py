@@ -58,6 +58,8 @@ class Claims:
                     self._later(_RETRY_SECONDS, batch, model)
 
     async def _claim(self, wanted: dict[tuple[Batch, str], int]) -> None:
+        if self._leases.overdue():
+            await self._renew()
         live = [(batch, model, most) for (batch, model), most in wanted.items() if not batch.stop_reason]
         answers = await self._leases.claim([Want(batch.batch_id, model, most) for batch, model, most in live])
         for (batch, model, _), claimed in zip(live, answers, strict=True):
@@ -81,14 +83,15 @@ class Claims:
     async def _renew_on(self) -> None:
         while True:
             await asyncio.sleep(self._lease_seconds / 3)
-            held = {held.lease: held for batch in self._batches.values() for held in batch.held.values() if not held.over}
             try:
-                lost = await self._leases.renew(held) if held else []
+                await self._renew()
             except errors.HaywainError as error:
                 _log.error("leases.not_renewed", error=str(error))
-                continue
-            for lease in lost:
-                self.drop(held[lease])
+
+    async def _renew(self) -> None:
+        held = {held.lease: held for batch in self._batches.values() for held in batch.held.values() if not held.over}
+        for lease in await self._leases.renew(held):
+            self.drop(held[lease])
 
     def _later(self, seconds: float, batch: Batch, model: str) -> None:
         def again() -> None:

@@ -209,8 +209,9 @@ class Dispatcher:
             self._served += 1
             self._turn_served[key] = self._served
         left = batch.ready(model)
-        if left < 2 * self._settings.message_rows:
-            self._claims.want(batch, model, self.links.credits(key) - left)
+        ahead = 2 * self._settings.message_rows
+        if left < ahead:
+            self._claims.want(batch, model, max(self.links.credits(key), ahead) - left)
             if not left and not (batch.queued_shards.get(model) and model not in batch.claiming):
                 turns.drop(order)
         return rows

@@ -43,6 +43,8 @@ class Intake:
         self._clock = clock
         self.batches: dict[str, Batch] = {}
         """By id; those that are sealed too, until they are forgotten."""
+        self._known = set[str]()
+        """Their ids, and those of batches whose journal is just being read."""
         self.added: Callable[[Batch], None] = lambda batch: None
         """Called with a batch that has rows to run."""
 
@@ -115,6 +117,7 @@ class Intake:
         await self._store.delete(batch_id)
         if batch is not None:
             self.batches.pop(batch_id, None)
+            self._known.discard(batch_id)
             batch.journal.close()
             await asyncio.to_thread(_touch, batch.journal.path)
 
@@ -123,16 +126,27 @@ class Intake:
 
         def sweep() -> None:
             for path in self._folder.glob("*.jsonl"):
-                if path.stem not in self.batches and path.stat().st_mtime < older_than:
-                    path.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stem not in self._known and path.stat().st_mtime < older_than:
+                        path.unlink()
 
-        await asyncio.to_thread(sweep)
+        try:
+            await asyncio.to_thread(sweep)
+        except OSError as error:
+            _log.error("sweep.failed", error=str(error))
 
     async def _open(self, stored: Stored) -> None:
         terms = stored.submission
+        self._known.add(terms.batch_id)
         path, prefix = self._folder / f"{terms.batch_id}.jsonl", row_prefix(terms.batch_id)
         firsts = [shard.first_row for shard in stored.shards]
         found = await asyncio.to_thread(replay, path, prefix, terms.row_count, stored.end_byte, firsts)
+        if found.end < stored.end_byte or any(shard.state == 2 and not _done(shard, found) for shard in stored.shards):
+            _log.error("journal.lost", batch_id=terms.batch_id, committed=stored.end_byte, found=found.end)
+            await self._leases.start_over(terms.batch_id)
+            shards = [msgspec.structs.replace(shard, state=0) for shard in stored.shards]
+            stored = msgspec.structs.replace(stored, shards=shards, tally=Tally(), end_byte=0)
+            found = await asyncio.to_thread(replay, path, prefix, terms.row_count, 0, firsts)
         tally = stored.tally
         for news in found.tail.values():
             tally.add(news)
@@ -164,14 +178,10 @@ class Intake:
 
     async def _recover(self, stored: Stored, found: Replay) -> set[int]:
         """Commit what an earlier life recorded without a segment; gives the shards that are done by now."""
-        batch_id, recorded = stored.submission.batch_id, found.recorded
-        segments, reopened = [], set[int]()
+        batch_id, segments = stored.submission.batch_id, []
         for at, shard in enumerate(stored.shards):
-            done = not recorded.count(0, shard.first_row, shard.first_row + shard.row_count)
-            if shard.state == 2:
-                if not done:
-                    reopened.add(shard.shard)
-            elif done or at in found.tail:
+            done = _done(shard, found)
+            if shard.state != 2 and (done or at in found.tail):
                 segments.append(
                     Segment(
                         batch_id=batch_id, shard=shard.shard, epoch=0, seq=0, object=f"{batch_id}.jsonl",
@@ -180,12 +190,11 @@ class Intake:
                 )  # fmt: skip
         if segments:
             await self._leases.recover(segments)
-        if reopened:
-            _log.error("shards.reopened", batch_id=batch_id, shards=sorted(reopened))
-            await self._leases.reopen(batch_id, reopened)
-        return {segment.shard for segment in segments if segment.done} | {
-            shard.shard for shard in stored.shards if shard.state == 2 and shard.shard not in reopened
-        }
+        return {shard.shard for shard in stored.shards if _done(shard, found)}
+
+
+def _done(shard: ShardRow, found: Replay) -> bool:
+    return not found.recorded.count(0, shard.first_row, shard.first_row + shard.row_count)
 
 
 def _check(request: pb.SubmitBatchRequest) -> None:

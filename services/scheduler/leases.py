@@ -62,6 +62,7 @@ class Leases:
         self._owner = owner
         self._seconds = lease_seconds
         self._clock = clock
+        self._renewed_at = clock.now()
 
     async def release_own(self) -> int:
         """Give back what an earlier life of this replica held."""
@@ -78,12 +79,20 @@ class Leases:
 
         return await self._database.write(claim)
 
+    def overdue(self) -> bool:
+        """Tell whether leases were not renewed for so long that they may have expired: claims would take them anew."""
+        return self._clock.now() - self._renewed_at > self._seconds / 2
+
     async def renew(self, leases: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
         """Extend leases of (batch, shard, epoch); answers those that are lost."""
         held = list(leases)
+        if not held:
+            self._renewed_at = self._clock.now()
+            return []
 
         def renew(tx: Transaction) -> list[tuple[str, int, int]]:
-            until = self._clock.now() + self._seconds
+            self._renewed_at = now = self._clock.now()
+            until = now + self._seconds
             return [
                 (batch_id, shard, epoch)
                 for batch_id, shard, epoch in held
@@ -112,10 +121,14 @@ class Leases:
 
         await self._database.write(recover)
 
-    async def reopen(self, batch_id: str, shards: Iterable[int]) -> None:
-        """Queue shards again that are called done and are not."""
-        rows = [{"batch_id": batch_id, "shard": shard} for shard in shards]
-        await self._database.write(lambda tx: tx.execute_many("reopen_shard", rows))
+    async def start_over(self, batch_id: str) -> None:
+        """Forget what was committed of a batch, because its journal says less; no shard may be held."""
+
+        def start_over(tx: Transaction) -> None:
+            tx.execute("drop_segments", batch_id=batch_id)
+            tx.execute("reopen_shards", batch_id=batch_id)
+
+        await self._database.write(start_over)
 
     def _terms(self) -> dict[str, object]:
         now = self._clock.now()

@@ -8,13 +8,12 @@ intake ─▶ dispatcher ─▶ engines (a stream each) ─▶ returns ─▶ re
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
+import contextlib
 from pathlib import Path
 
 from google.protobuf import json_format
 
-from haywain import errors
+from haywain import errors, lockfile
 from haywain.blobs import BlobStore, DirectoryBlobStore, mapped
 from haywain.clock import Clock, SystemClock
 from haywain.db import Database, open_database
@@ -42,6 +41,8 @@ __all__ = ["Scheduler"]
 _BACKLOG_BYTES = 64 * 1024 * 1024
 """Result lines that may wait for the disk before rows must."""
 _SWEEP_SECONDS = 60.0
+_PATIENCE_SECONDS = 2.0
+"""A scheduler that was killed may need a moment to be gone: it may be waiting for the disk."""
 _ENGINES_KEPT_SECONDS = 86_400.0
 
 
@@ -67,7 +68,7 @@ class Scheduler:
         self._checkpoints = Checkpoints(leases, self._claims, mine.checkpoint_seconds)
         self.changes = Changes()
         self._sealing = Sealing(self._store, blobs)
-        self._lock = -1
+        self._lock = contextlib.ExitStack()
         self.intake.added = self.dispatcher.add
         self.dispatcher.sender.started = self.intake.start
         self.dispatcher.paused = self._full
@@ -77,7 +78,11 @@ class Scheduler:
     @classmethod
     async def open(cls, settings: Settings, clock: Clock | None = None) -> Scheduler:
         """Open the data folder and find its batches again. Raises SettingsError when another scheduler has it."""
-        lock = _lock(settings.data / "scheduler.lock")
+        lock = contextlib.ExitStack()
+        with mapped(str(settings.data)):
+            settings.data.mkdir(parents=True, exist_ok=True)
+            refusal = f"{settings.data}: another scheduler runs on this data folder"
+            lock.enter_context(lockfile.held(settings.data / "scheduler.lock", refusal, patience_seconds=_PATIENCE_SECONDS))
         database = await open_database(settings.db.url, Path(__file__).parent / "sql", settings.data / "scheduler.db")
         scheduler = cls(settings, database, DirectoryBlobStore(settings.data / "blobs"), clock or SystemClock())
         scheduler._lock = lock
@@ -108,8 +113,7 @@ class Scheduler:
         for batch in self.intake.batches.values():
             batch.journal.close()
         await self._database.close()
-        if self._lock >= 0:
-            os.close(self._lock)
+        self._lock.close()
 
     async def submit(self, request: pb.SubmitBatchRequest) -> None:
         """Take a batch in. Raises CapacityExceeded, far above the capacity that batches are created by."""
@@ -201,15 +205,3 @@ class Scheduler:
         while True:
             await self.intake.sweep(self._clock.now() - self.settings.incremental_retention_seconds)
             await asyncio.sleep(_SWEEP_SECONDS)
-
-
-def _lock(path: Path) -> int:
-    with mapped(str(path)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        raise errors.SettingsError(f"{path.parent}: another scheduler runs on this data folder") from None
-    return file

@@ -16,6 +16,7 @@ from scheduler_engine import CHAT, EchoEngine, answer
 
 from haywain import ids, rpc
 from haywain.blobs import DirectoryBlobStore
+from haywain.clock import Clock
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.scheduler.v1 import scheduler_pb2_grpc
@@ -136,9 +137,9 @@ class Mesh:
 
 
 @contextlib.asynccontextmanager
-async def mesh(settings: Settings) -> AsyncIterator[Mesh]:
+async def mesh(settings: Settings, clock: Clock | None = None) -> AsyncIterator[Mesh]:
     """Run a scheduler in this process, served on its socket."""
-    scheduler = await Scheduler.open(settings)
+    scheduler = await Scheduler.open(settings, clock)
     add = scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server
     running = asyncio.create_task(scheduler.run())
     try:

@@ -100,13 +100,14 @@ async def test_a_restart_takes_its_own_leases_back(database: Database) -> None:
 
 
 async def test_recovery_commits_with_a_lease_of_its_own(database: Database) -> None:
-    """What was synced but not committed gets a segment with a new epoch; finished shards are done, others free again."""
+    """What was synced but not committed gets a segment with a new epoch; done shards stay done until the batch starts over."""
     leases = Leases(database, "s0", 30, FakeClock())
     await leases.recover([segment(Claimed(0, range(10), 0), done=True), segment(Claimed(1, range(10, 20), 0), completed=3)])
     assert await tokens(database) == 13
     assert await claim(leases, 5) == [Claimed(1, range(10, 20), 2), Claimed(2, range(20, 30), 1)]
-    await leases.reopen("batch_a", [0])
-    assert await claim(leases, 5) == [Claimed(0, range(10), 2)]
+    await leases.start_over("batch_a")
+    assert await tokens(database) == 0
+    assert [shard.shard for shard in await claim(leases, 5)] == [0, 1, 2]
 
 
 async def test_forgetting_removes_all_rows(database: Database) -> None:

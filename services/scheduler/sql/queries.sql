@@ -74,8 +74,8 @@ update shards set state = 0, owner = '', lease_until = 0
 update shards set state = 2, owner = '', lease_until = 0
  where batch_id = :batch_id and shard = :shard and epoch = :epoch and state = 1
 
--- name: reopen_shard
-update shards set state = 0, owner = '', lease_until = 0 where batch_id = :batch_id and shard = :shard and state = 2
+-- name: reopen_shards
+update shards set state = 0, owner = '', lease_until = 0 where batch_id = :batch_id
 
 -- name: commit_segment
 insert into segments (batch_id, shard, epoch, seq, object, start_byte, end_byte, completed, failed,
@@ -85,6 +85,9 @@ insert into segments (batch_id, shard, epoch, seq, object, start_byte, end_byte,
    from shards
   where shards.batch_id = :batch_id and shards.shard = :shard and shards.epoch = :epoch and shards.state = 1
  on conflict (batch_id, shard, epoch, seq) do nothing
+
+-- name: drop_segments
+delete from segments where batch_id = :batch_id
 
 -- name: put_engine
 insert into engines (engine_id, description, seen_at) values (:engine_id, :description, :now)
