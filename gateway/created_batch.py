@@ -61,11 +61,13 @@ class NoValidRecords(msgspec.Struct, kw_only=True):
     def of(cls, answer: batches_pb2.CreateBatchResponse) -> NoValidRecords:
         """Make from the service's answer."""
         rejections = answer.rejections
-        message = f"None of the batch's records can run: {rejections.count} {'is' if rejections.count == 1 else 'are'} not valid."
+        count = rejections.count
+        found = f"{count} {'is' if count == 1 else 'are'} not valid" if count else "there are none"
+        message = f"None of the batch's records can run: {found}."
         if rejections.records:
             first = rejections.records[0].error
             message += f" The first is line {first.line}: {first.message}"
-        return cls(error=Refusal(message=message, rejected_count=rejections.count, rejected_records=_records(rejections)))
+        return cls(error=Refusal(message=message, rejected_count=count, rejected_records=_records(rejections)))
 
 
 def _records(rejections: batches_pb2.Rejections) -> list[RejectedRecord]:

@@ -22,6 +22,8 @@ def batch_message(record: Record, progress: scheduler_pb2.Progress | None) -> _B
     if record.status in TERMINAL:
         progress = None
     counts, usage = _furthest(record, progress)
+    if record.plan is not None and counts.completed + counts.failed <= record.plan.rejected:
+        usage = None  # lines that never were rows use nothing
     started = record.in_progress_at
     if started is None and progress is not None and record.status is Status.IN_PROGRESS:
         live = seconds(progress.start_time)
