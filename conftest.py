@@ -1,3 +1,8 @@
-"""Where pytest looks for fixtures that all kinds of tests share."""
+"""What all kinds of tests share: where fixtures are, and that no test is about time."""
 
-pytest_plugins = ["postgres_fixture", "wheel_fixture"]
+import hypothesis
+
+pytest_plugins = ["wheel_fixture"]
+
+hypothesis.settings.register_profile("haywain", deadline=None)
+hypothesis.settings.load_profile("haywain")
