@@ -166,7 +166,6 @@ def test_an_upload_whose_answer_is_lost(mesh: Mesh) -> None:
         assert cut.download_file_content(file["id"]) == content
 
 
-@pytest.mark.xfail(reason="the mesh doesn't know Idempotency-Key yet", strict=True)
 def test_a_create_whose_answer_is_lost(mesh: Mesh, client: BatchClient) -> None:
     """It is tried again, and one batch is there in the end."""
     file = client.upload_file(jsonl([chat_row("a")]))
