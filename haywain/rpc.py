@@ -55,9 +55,6 @@ _T = TypeVar("_T")
 _log = log.get()
 
 
-# -- servers ------------------------------------------------------------------------------------------------------------------
-
-
 class Interceptor(grpc.aio.ServerInterceptor):
     """Binds ids to the log, and is the one door from exceptions to statuses. Works for all four kinds of RPC."""
 

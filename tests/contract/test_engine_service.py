@@ -3,110 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_running import CHAT, engine_with, sequence
 
 from engine import service, stream
 from haywain import clock, errors, rpc
 from haywain.engine.v1 import engine_pb2 as pb
-from haywain.engine.v1 import engine_pb2_grpc
-from haywain.settings import EchoSettings, EngineSettings, Settings
-
-CHAT = "/v1/chat/completions"
-
-
-def sequence(local_id: int, text: str = "a b", **fields: Any) -> pb.Sequence:
-    """Make a chat sequence."""
-    body = json.dumps({"model": "echo", "messages": [{"role": "user", "content": text}], **fields.pop("body", {})})
-    known = {"model": "echo", "endpoint": CHAT, "lane": pb.LANE_STANDARD, "attempt": 1, **fields}
-    return pb.Sequence(sequence_id=local_id, request=body.encode(), **known)
-
-
-class Caller:
-    """One Run stream, as a scheduler has it; keeps every message."""
-
-    def __init__(self, stub: engine_pb2_grpc.EngineServiceStub) -> None:
-        """Open the stream."""
-        self._requests: asyncio.Queue[pb.RunRequest | None] = asyncio.Queue()
-        self.calling: Any = stub.Run(self._read())
-        self.messages: list[pb.RunResponse] = []
-        self.credits = 0
-        self.results: dict[int, pb.SequenceResult] = {}
-        self.order: list[int] = []
-
-    async def _read(self) -> AsyncIterator[pb.RunRequest]:
-        while (request := await self._requests.get()) is not None:
-            yield request
-
-    def send(self, *sequences: pb.Sequence, cancel: tuple[int, ...] = ()) -> None:
-        """Send one message."""
-        self._requests.put_nowait(pb.RunRequest(sequences=sequences, cancel_sequence_ids=cancel))
-
-    def close(self) -> None:
-        """Close the caller's side."""
-        self._requests.put_nowait(None)
-
-    async def next(self) -> pb.RunResponse | None:
-        """Read one message, None at the end of the stream."""
-        message = await self.calling.read()
-        if not isinstance(message, pb.RunResponse):
-            return None
-        self.messages.append(message)
-        self.credits += message.credits
-        for result in message.results:
-            assert result.sequence_id not in self.results, "two results for one sequence"
-            self.results[result.sequence_id] = result
-            self.order.append(result.sequence_id)
-        return message
-
-    async def until(self, done: Callable[[], bool]) -> None:
-        """Read until a condition holds."""
-        async with asyncio.timeout(10):
-            while not done():
-                assert await self.next() is not None, "the stream ended early"
-
-    async def ended(self, *local_ids: int) -> list[pb.SequenceResult]:
-        """Read until all of these have results."""
-        await self.until(lambda: all(local_id in self.results for local_id in local_ids))
-        return [self.results[local_id] for local_id in local_ids]
-
-
-class Running:
-    """An engine process's insides, in this process."""
-
-    def __init__(self, stub: engine_pb2_grpc.EngineServiceStub, stopping: asyncio.Event, serving: asyncio.Task[None]) -> None:
-        """Made by `engine_with`."""
-        self.stub = stub
-        self.stopping = stopping
-        self.serving = serving
-
-    async def open(self) -> Caller:
-        """Open a stream and read its first credits."""
-        caller = Caller(self.stub)
-        await caller.next()
-        return caller
-
-
-@contextlib.asynccontextmanager
-async def engine_with(data_dir: Path, **echo: Any) -> AsyncIterator[Running]:
-    """Run `serve` with these echo settings."""
-    settings = Settings(data_dir=str(data_dir), engine=EngineSettings(backend="echo", echo=EchoSettings(**echo)))
-    stopping = asyncio.Event()
-    serving = asyncio.create_task(service.serve(settings, stopping))
-    async with rpc.channel(settings.address("engine")) as channel:
-        stub = engine_pb2_grpc.EngineServiceStub(channel)
-        await rpc.call(stub.DescribeEngine, pb.DescribeEngineRequest())
-        try:
-            yield Running(stub, stopping, serving)
-        finally:
-            stopping.set()
-            await serving
 
 
 async def test_describe_engine_says_what_is_served(data_dir: Path) -> None:
@@ -176,16 +83,13 @@ async def test_slots_are_never_exceeded(data_dir: Path) -> None:
 
 async def test_interactive_rows_take_the_next_free_slot(data_dir: Path) -> None:
     """Among rows that wait, interactive ones go first, expedited ones before standard ones."""
-    async with engine_with(data_dir, slots=1, ms_per_row=20) as engine:
-        batch, chat = await engine.open(), await engine.open()
-        batch.send(sequence(1), sequence(2))
-        await batch.ended(1)  # 2 runs now, or is about to
-        batch.send(sequence(3))
-        chat.send(sequence(10, lane=pb.LANE_EXPEDITED), sequence(11, lane=pb.LANE_INTERACTIVE))
-        both = asyncio.gather(batch.ended(2, 3), chat.ended(10, 11))
-        await both
-    assert chat.order == [11, 10]
-    assert batch.results[3].queue_ms > chat.results[10].queue_ms > chat.results[11].queue_ms
+    async with engine_with(data_dir, slots=1, hang_containing="never") as engine:
+        caller = await engine.open()
+        caller.send(sequence(1, "never"))
+        caller.send(sequence(3))
+        caller.send(sequence(10, lane=pb.LANE_EXPEDITED), sequence(11, lane=pb.LANE_INTERACTIVE), cancel=(1,))
+        await caller.ended(1, 3, 10, 11)
+    assert caller.order == [1, 11, 10, 3]
 
 
 async def test_cancel_by_id(data_dir: Path) -> None:

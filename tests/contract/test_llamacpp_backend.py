@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import tiny_gguf
 from llamacpp_running import ENDPOINT, Results, Running, settings, started
@@ -19,8 +18,6 @@ from llamacpp_running import ENDPOINT, Results, Running, settings, started
 from engine.llamacpp.backend import LlamaCppBackend, create
 from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
-from haywain.errors import SettingsError
-from haywain.settings import EngineSettings
 
 LANES = (pb.LANE_INTERACTIVE, pb.LANE_EXPEDITED, pb.LANE_STANDARD)
 
@@ -274,37 +271,3 @@ async def test_nothing_is_emitted_after_close() -> None:
     await backend.close()
     assert not any(results.of(sequence_id).done() for sequence_id in ids)
     assert backend.decoder_pids == []
-
-
-def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    """A missing file, another format, a context the model doesn't have, too many slots: one line each."""
-    other = tmp_path / "other.gguf"
-    other.write_bytes(b"not a model at all")
-    tiny = tiny_gguf.tiny_gguf()
-    cases: list[tuple[EngineSettings, str]] = [
-        (settings(""), "model_path is not set"),
-        (settings(tmp_path / "missing.gguf"), "No such file"),
-        (settings(other), "not a GGUF"),
-        (settings(tiny, context_length=1_000), "1000, but the model's is 512"),
-        (settings(tiny, slots=257), "slots is 257"),
-    ]
-    for chosen, reason in cases:
-        with pytest.raises(SettingsError, match=reason) as raised:
-            create(chosen)
-        assert "\n" not in raised.value.message
-
-
-async def test_a_truncated_model_is_a_settings_error_at_start(tmp_path: Path) -> None:
-    """A file whose weights are cut off is refused when it is loaded, in one line, and no process is left."""
-    path = tmp_path / "cut.gguf"
-    path.write_bytes(tiny_gguf.tiny_gguf().read_bytes()[:-100_000])
-    with pytest.raises(SettingsError, match="can't be loaded") as raised:
-        await create(settings(path)).start(Results())
-    assert "\n" not in raised.value.message
-    assert not psutil.Process().children()
-
-
-def test_slots_and_context_have_sensible_defaults() -> None:
-    """Without settings there is a decoder a core, with 16 slots of the model's whole (small) context."""
-    backend = create(settings(tiny_gguf.tiny_gguf(), workers=0, slots=0))
-    assert backend.slots == 16 * len(os.sched_getaffinity(0))

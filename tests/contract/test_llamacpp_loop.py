@@ -13,9 +13,8 @@ import tiny_gguf
 from engine.llamacpp import policy
 from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, FromDecoder, Sampling
-from engine.llamacpp.model import Batch, Model
+from engine.llamacpp.model import Model
 from engine.llamacpp.policy import Layout
-from haywain.errors import SettingsError
 
 SLOTS = 6
 
@@ -186,17 +185,6 @@ def test_a_later_turn_reuses_the_earlier_ones(model: Model) -> None:
     model.lay_out(Layout())
 
 
-def test_copies_that_make_no_sense_never_reach_the_library(model: Model) -> None:
-    """A part of a stream, a missing slot or more than is held would end the process: they are refused before the call."""
-    loop = Loop(model)
-    finish(loop, [begin(0, "something to copy", max_output=2)])
-    for source, target, keep in ((0, 0, 3), (0, SLOTS, 3), (SLOTS, 0, 3), (1, 0, 3), (0, 1, 100), (0, 1, 0), (-1, 1, 3)):
-        with pytest.raises(ValueError, match="slot"):
-            model.copy(source, target, keep)
-    model.copy(0, 1, 5)
-    assert (model.length(0), model.length(1)) == (18, 5)
-
-
 def test_sampled_rows_repeat_beside_others(model: Model) -> None:
     """A row with a seed says the same alone and beside others; two seeds differ."""
     sampling = Sampling(temperature=1.0, seed=11)
@@ -309,48 +297,3 @@ def test_a_context_may_be_filled_to_its_end(model: Model) -> None:
     """A prompt and an answer that together fill the context are fine."""
     ended = finish(Loop(model), [begin(0, [65] * 500, max_output=12, sampling=Sampling(logit_bias=_ascii_only()))])[0]
     assert (ended.finish, ended.output_tokens) == ("length", 12)
-
-
-def test_a_batch_that_makes_no_sense_never_reaches_the_library(model: Model) -> None:
-    """Wrong tokens, slots, positions and sizes are refused before the call, some of which would end the process."""
-    Loop(model)
-    cases = [(0, 10**6, 0), (0, -1, 0), (SLOTS, 1, 0), (0, 1, 5), (0, 1, -1)]
-    for slot, token, position in cases:
-        model.batch.clear()
-        model.batch.add(slot, token, position, logits=True)
-        with pytest.raises(ValueError, match=r"batch|slot"):
-            model.decode(model.batch)
-    model.batch.clear()
-    with pytest.raises(ValueError, match="batch"):
-        model.decode(model.batch)
-    with pytest.raises(ValueError, match="fit"):
-        model.batch.add(0, np.zeros(model.batch.capacity + 1, np.int32), 0, logits=False)
-    for slot, keep in ((SLOTS, 0), (-1, 0), (0, 1)):
-        with pytest.raises(ValueError, match="slot"):
-            model.forget(slot, keep)
-    assert finish(Loop(model), [begin(0, "still fine", max_output=3)])[0].output_tokens == 3
-
-
-def test_a_batch_is_freed_with_its_own_pointers() -> None:
-    """Making and freeing batches again and again doesn't disturb the allocator."""
-    for size in (1, 2, 64, 511):
-        Batch(size).close()
-
-
-def test_what_cannot_be_loaded_is_told_in_one_line(tmp_path: Any) -> None:
-    """A truncated file and one that is all wrong give a SettingsError with the library's reason."""
-    whole = tiny_gguf.tiny_gguf().read_bytes()
-    cases = {"half.gguf": whole[: len(whole) // 2], "header.gguf": whole[:300], "magic.gguf": b"GGUF" + bytes(100)}
-    for name, content in cases.items():
-        path = tmp_path / name
-        path.write_bytes(content)
-        with pytest.raises(SettingsError, match="can't be loaded") as raised:
-            Model(path, slots=1, context_length=256, batch_tokens=192, threads=1)
-        assert "\n" not in raised.value.message
-        assert name in raised.value.message
-
-
-def test_too_many_slots_are_refused_before_the_library_sees_them() -> None:
-    """llama.cpp knows 256 sequences; more are a settings error."""
-    with pytest.raises(SettingsError, match="1 to 256, not 257"):
-        Model(tiny_gguf.tiny_gguf(), slots=257, context_length=256, batch_tokens=300, threads=1)
