@@ -83,13 +83,13 @@ async def test_slots_are_never_exceeded(data_dir: Path) -> None:
 
 async def test_interactive_rows_take_the_next_free_slot(data_dir: Path) -> None:
     """Among rows that wait, interactive ones go first, expedited ones before standard ones."""
-    async with engine_with(data_dir, slots=1, hang_containing="never") as engine:
+    async with engine_with(data_dir, slots=3, hang_containing="never") as engine:
         caller = await engine.open()
-        caller.send(sequence(1, "never"))
-        caller.send(sequence(3))
-        caller.send(sequence(10, lane=pb.LANE_EXPEDITED), sequence(11, lane=pb.LANE_INTERACTIVE), cancel=(1,))
-        await caller.ended(1, 3, 10, 11)
-    assert caller.order == [1, 11, 10, 3]
+        caller.send(*(sequence(number, "never") for number in (1, 2, 3)))
+        caller.send(sequence(4), sequence(5, lane=pb.LANE_EXPEDITED), sequence(6, lane=pb.LANE_INTERACTIVE))
+        caller.send(cancel=(1,))
+        await caller.ended(1, 4, 5, 6)
+    assert caller.order == [1, 6, 5, 4]
 
 
 async def test_cancel_by_id(data_dir: Path) -> None:
