@@ -10,16 +10,10 @@ import logging
 import sys
 from typing import Any
 
+import structlog
+
 from haywain.errors import SettingsError
 from haywain.settings import LogSettings
-
-# structlog imports all of rich where it finds it, for tracebacks that are not wanted here: a tenth of a second a process.
-if _hidden := "rich" not in sys.modules:
-    sys.modules["rich"] = None  # type: ignore[assignment]
-import structlog  # noqa: E402 - see above
-
-if _hidden:
-    del sys.modules["rich"]
 
 __all__ = ["bind", "configure", "get"]
 
