@@ -17,9 +17,14 @@ from engine.llamacpp.backend import LlamaCppBackend, create
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.settings import EngineSettings, LlamaCppSettings
 
-__all__ = ["ENDPOINT", "Results", "Running", "settings", "started"]
+__all__ = ["ENDPOINT", "Results", "Running", "decoders", "settings", "started"]
 
 ENDPOINT = "/v1/chat/completions"
+
+
+def decoders() -> list[psutil.Process]:
+    """Find the decoder processes of this process; tests may have other children, a database for one."""
+    return [child for child in psutil.Process().children() if "engine.llamacpp.decoder" in child.cmdline()]
 
 
 class Results:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import tiny_gguf
+from llamacpp_running import decoders
 
 from engine import service
 from haywain import rpc
@@ -66,7 +67,7 @@ async def test_rows_run_by_credit_through_the_engine_service(chosen: Settings) -
             assert results == dict.fromkeys(range(1, 61), 200)
             await calling.done_writing()
         stopping.set()
-    assert not psutil.Process().children()
+    assert not decoders()
 
 
 async def test_killing_the_engine_leaves_no_decoder(chosen: Settings, data_dir: Path) -> None:
@@ -77,10 +78,10 @@ async def test_killing_the_engine_leaves_no_decoder(chosen: Settings, data_dir: 
     try:
         async with rpc.channel(chosen.address("engine")) as channel:
             await described(engine_pb2_grpc.EngineServiceStub(channel))
-        decoders = psutil.Process(process.pid).children(recursive=True)
-        assert len(decoders) == 2
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) == 2
     finally:
         os.kill(process.pid, signal.SIGKILL)
         await process.wait()
-    _, alive = await asyncio.to_thread(psutil.wait_procs, decoders, timeout=10)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, family, timeout=10)
     assert not alive

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import psutil
 import pytest
 import tiny_gguf
-from llamacpp_running import Results, settings
+from llamacpp_running import Results, decoders, settings
 
 from engine.llamacpp.backend import create
 from haywain.errors import SettingsError
@@ -40,7 +39,7 @@ async def test_a_truncated_model_is_a_settings_error_at_start(tmp_path: Path) ->
     with pytest.raises(SettingsError, match="can't be loaded") as raised:
         await create(settings(path)).start(Results())
     assert "\n" not in raised.value.message
-    assert not psutil.Process().children()
+    assert not decoders()
 
 
 def test_slots_and_context_have_sensible_defaults() -> None:
