@@ -68,6 +68,7 @@ def test_another_model_after_a_restart(haywain: Path) -> None:
     """A batch whose model is gone waits and says so; it can be cancelled, and goes on when the model is back."""
     with Mesh(haywain).start(*SLOW) as mesh:
         batches = [begin(mesh), mesh.create([chat_row("only")])]
+        until("its lines were read", lambda: mesh.batch(batches[1]["id"])["status"] == "in_progress")
         mesh.kill_everything()
         mesh.start(*SLOW, "--set", "engine.echo.model=other")
         for batch in batches:
