@@ -181,6 +181,10 @@ class Batch:
     accepted: int = 0
     running: int = 0
     stop_reason: int = 0
+    forgotten: bool = False
+    """SQL has nothing of it any more."""
+    order: int = 0
+    """Its place in the dispatcher, never another's: those in SQL are given out again."""
     start_time: float | None = None
     held: dict[int, Held] = field(default_factory=dict)
     queued_shards: dict[str, int] = field(default_factory=dict)

@@ -69,16 +69,21 @@ class Checkpoints:
             await asyncio.sleep(pause)
             pause = min(5.0, 2 * pause)
         for held, segment in pieces:
+            if held.batch.forgotten:
+                continue
             if segment.lease in lost:
                 self._claims.drop(held)
             elif segment.done:
                 held.batch.held.pop(held.shard, None)
         for batch in dirty:
-            self.finished(batch)
+            if not batch.forgotten:
+                self.finished(batch)
 
 
 def _pieces(batch: Batch) -> list[tuple[Held, Segment]]:
-    pieces = []
+    pieces: list[tuple[Held, Segment]] = []
+    if batch.forgotten:
+        return pieces
     end = batch.journal.end
     for held in batch.held.values():
         done = held.unrecorded <= 0

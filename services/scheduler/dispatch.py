@@ -8,6 +8,7 @@ Everything but reading the lines happens between two awaits, so nothing is taken
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 
 from haywain import errors, log
@@ -51,6 +52,7 @@ class Dispatcher:
         self._suspects: dict[Key, Suspects] = {}
         self.links = Links()
         self._batches: dict[int, Batch] = {}
+        self._orders = itertools.count(1)
         self.calls = Calls()
         self.paused: Callable[[], bool] = lambda: False
         """Tells whether rows must wait because their results could not be stored."""
@@ -60,13 +62,14 @@ class Dispatcher:
 
     def add(self, batch: Batch) -> None:
         """Take a batch in."""
-        self._batches[batch.submission.submit_order] = batch
+        batch.order = batch.order or next(self._orders)
+        self._batches[batch.order] = batch
         for model in batch.queued_shards:
             self.refresh(batch, model)
 
     def remove(self, batch: Batch) -> None:
         """Stop sending a batch's rows and cancel those in flight; what their engines still say of them is dropped."""
-        order = batch.submission.submit_order
+        order = batch.order
         self._batches.pop(order, None)
         for turns in self._turns.values():
             turns.drop(order)
@@ -75,7 +78,7 @@ class Dispatcher:
 
     def refresh(self, batch: Batch, model: str) -> None:
         """Look again whether a batch has rows of a model to send."""
-        order, key = batch.submission.submit_order, batch.key(model)
+        order, key = batch.order, batch.key(model)
         if order not in self._batches:
             return
         turns = self._turns.setdefault(key, Turns())
@@ -222,7 +225,7 @@ class Dispatcher:
 
     def _rest(self, batch: Batch) -> None:
         """Send nothing of a batch for a moment."""
-        order = batch.submission.submit_order
+        order = batch.order
         self._batches.pop(order, None)
         for turns in self._turns.values():
             turns.drop(order)

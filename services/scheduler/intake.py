@@ -114,6 +114,7 @@ class Intake:
         batch = self.batches.get(batch_id)
         if batch is not None:
             await self._blobs.delete(batch.submission.index_key)
+            batch.forgotten = True
         await self._store.delete(batch_id)
         if batch is not None:
             self.batches.pop(batch_id, None)
