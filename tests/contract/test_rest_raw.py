@@ -97,8 +97,7 @@ def test_upload_over_http2_and_100_continue(rest_mesh: RestMesh, data_dir: Path)
     """curl's habits work: HTTP/2 without TLS, and waiting for 100 Continue."""
     (data_dir / "a.txt").write_text("x" * 2_000_000)
     curl = shutil.which("curl")
-    if curl is None:
-        pytest.skip("curl is not installed")
+    assert curl is not None, "curl is not installed"
     for habit in (["--http2-prior-knowledge"], ["-H", "Expect: 100-continue"]):
         form = ["-F", f"file=@{data_dir}/a.txt", "-F", "purpose=user_data"]
         url = f"http://{rest_mesh.address}/v1/files"
