@@ -66,7 +66,8 @@ class EchoBackend:
         self._count = 0
         self._running: dict[int, _Running] = {}
         self._due: list[tuple[float, int]] = []
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._alarm_at = 0.0
         self._log: int | None = None
         self._emit: Emit
 
@@ -166,10 +167,12 @@ class EchoBackend:
         heapq.heappush(self._due, (running.started + self._row + self._token * done, running.sequence_id))
 
     def _set_alarm(self) -> None:
-        if self._due and (self._alarm is None or self._due[0][0] < self._alarm.when()):
+        # The handle can't tell its time: what is due at once, uvloop makes a plain Handle.
+        if self._due and (self._alarm is None or self._due[0][0] < self._alarm_at):
             if self._alarm is not None:
                 self._alarm.cancel()
-            self._alarm = asyncio.get_running_loop().call_at(self._due[0][0], self._ring)
+            self._alarm_at = self._due[0][0]
+            self._alarm = asyncio.get_running_loop().call_at(self._alarm_at, self._ring)
 
     def _ring(self) -> None:
         self._alarm = None

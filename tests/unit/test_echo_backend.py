@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from engine.echo import EchoBackend
 from haywain.engine.v1 import engine_pb2 as pb
@@ -142,3 +143,17 @@ async def test_nothing_is_emitted_after_close() -> None:
     await again.until(1)
     assert heard.events == []
     await other.close()
+
+
+def test_rows_that_are_due_at_once() -> None:
+    """On the loop that servers run, rows that come while others are due at once, as after standing still, are answered as well."""
+
+    async def run() -> None:
+        backend, heard = EchoBackend(EchoSettings(ms_per_row=0.01)), Heard()
+        await backend.start(heard)
+        backend.submit([row(1)])
+        backend.submit([row(2)])
+        await heard.until(1, 2)
+        await backend.close()
+
+    uvloop.run(run())
