@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 from engine import answers
 from engine.slots import Seat, Slots
-from haywain import errors
+from haywain import crash, errors
 from haywain.engine.v1 import engine_pb2 as pb
 
 __all__ = ["MESSAGE_BYTES", "MESSAGE_ROWS", "RunStream"]
@@ -90,6 +90,7 @@ class RunStream:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._outbox and self._failure is None:
+                    crash.point("engine:rows-ended")
                     yield self._message()
                 if self._failure is not None:
                     raise self._failure

@@ -12,7 +12,7 @@ from gateway.creation import MAX_WAIT_SECONDS, creation, wait_seconds
 from gateway.idempotency import REPLAYED, idempotency
 from gateway.peers import Peer
 from gateway.query import Page, integer, parameters
-from haywain import errors, ids
+from haywain import crash, errors, ids
 from haywain.batches.v1 import batches_pb2
 from haywain.settings import BatchesSettings
 
@@ -41,6 +41,7 @@ class Batches:
             request.idempotency.CopyFrom(key)
         request.wait_seconds = wait_seconds(context)
         answer = await self._batches.ask(self._batches.stub.CreateBatch, request, timeout=CREATE_SECONDS)
+        crash.point("gateway:created")
         if not answer.HasField("batch"):
             await context.send_initial_metadata((("x-http-status", "400"),))
             return json_body(NoValidRecords.of(answer))

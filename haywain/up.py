@@ -24,7 +24,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from haywain import demo_model, lockfile, orphans, settings
+from haywain import crash, demo_model, lockfile, orphans, settings
 from haywain.drain import ADMIN_SOCKET, drain
 from haywain.errors import SettingsError
 from haywain.settings import Settings
@@ -165,7 +165,8 @@ class _Mesh:
                 raise _GiveUp(self._last_line(name).removeprefix("haywain "))
             if not self._ready and starts >= _STARTS_BEFORE_READY:
                 raise _GiveUp(f"{name} died {starts} times before it was ready; its last words: {self._last_line(name)}")
-            pause = 0.1 if asyncio.get_running_loop().time() - started > _STEADY_SECONDS else min(pause * 2, 5.0)
+            steady = crash.armed() or asyncio.get_running_loop().time() - started > _STEADY_SECONDS
+            pause = 0.1 if steady else min(pause * 2, 5.0)
             _say(f"{name} ended ({_how(code)}); starting it again")
             await asyncio.sleep(pause)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from google.protobuf import json_format
 from msgspec.structs import replace
 
-from haywain import errors, log
+from haywain import crash, errors, log
 from haywain.batches.v1 import batches_pb2
 from haywain.clock import Clock
 from haywain.scheduler.v1 import scheduler_pb2
@@ -100,6 +100,7 @@ class Creator:
         record = new_record(request, self._settings.batches, self._clock.now())
         wait = patience(request)
         await self._store.intend(record.batch_id)
+        crash.point("batches:intended")
         try:
             record = await self._with_input(record, request.inline_input)
             if not record.input_blob_key:
@@ -125,6 +126,7 @@ class Creator:
             return replace(record, line_count=own.line_count, rows_left=own.line_count, **source)
         try:
             held = await self._files.hold(record.tenant, record.input_file_id, record.batch_id)
+            crash.point("batches:input-held")
         except errors.FileMissing as error:
             if self._settings.batches.check_file_at_create:
                 raise errors.InvalidRequest(error.message, param="input_file_id") from None
@@ -155,6 +157,7 @@ class Creator:
     async def _concluded(self, record: Record, found: Found) -> Record:
         """Publish what validation wrote and put what it found into the record."""
         await self._intake.publish(record, found)
+        crash.point("batches:looked")
         verdict = found.verdict
         if verdict.rejects.count:
             own = [*(record.own_files or ()), self._own_files.rejections(record, verdict.rejects)]
@@ -184,6 +187,7 @@ class Creator:
         if earlier is not None:  # the same request at the same time
             await self._undo(record)
             return _again(earlier, record.request_id or "")
+        crash.point("batches:created")
         _log.info("batch.created", batch_id=record.batch_id, input_file_id=record.input_file_id, lines=record.line_count)
         if not record.adopted:
             with contextlib.suppress(errors.HaywainError):  # the driver will

@@ -9,7 +9,7 @@ file ids, counts and usage become visible together, by the one statement.
 
 from __future__ import annotations
 
-from haywain import log
+from haywain import crash, log
 from haywain.files.v1 import files_pb2
 from haywain.scheduler.v1 import scheduler_pb2
 from services.batches.lifecycle import Status
@@ -43,16 +43,20 @@ class Finalizer:
         """Stop a batch's rows; False when some are still on their way out. Raises BatchMissing."""
         if not self._book.has_ended(record.batch_id):
             self._book.note([await self._scheduler.stop(record.batch_id, _REASONS[outcome])])
+            crash.point("batches:stopped")
         return self._book.has_ended(record.batch_id)
 
     async def finish(self, record: Record, outcome: Status) -> None:
         """Make the files and the terminal status. Raises BatchMissing, Unavailable, to be tried again."""
         sealed = await self._scheduler.seal(record.batch_id)
+        crash.point("batches:sealed")
         counts = counts_of(sealed.counts)
         if counts.completed + counts.failed != counts.total:
             _log.error("batch.counts_differ", batch_id=record.batch_id, counts=str(counts))
         output_file_id = await self._adopt(record, sealed.output, "output")
+        crash.point("batches:output-adopted")
         error_file_id = await self._adopt(record, sealed.error, "error")
+        crash.point("batches:both-adopted")
         moved = await self._store.move(
             record.batch_id,
             outcome,
@@ -62,6 +66,7 @@ class Finalizer:
             error_file_id=error_file_id,
             in_progress_at=self._book.started_at(record.batch_id),
         )
+        crash.point("batches:ended")
         if moved is not None:
             _log.info(
                 "batch.ended", batch_id=record.batch_id, status=outcome.value, completed=counts.completed, failed=counts.failed
@@ -75,7 +80,9 @@ class Finalizer:
         """Let the scheduler and files forget a terminal batch."""
         if record.plan is not None:
             await self._scheduler.forget(record.batch_id)
+            crash.point("batches:forgotten")
         await self._own_files.forget(record)
+        crash.point("batches:released")
         await self._store.settle(record.batch_id)
 
     async def _adopt(self, record: Record, blob: scheduler_pb2.SealedBlob, kind: str) -> str:

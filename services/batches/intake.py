@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from haywain import errors, log
+from haywain import crash, errors, log
 from haywain.blobs import BlobStore, mapped
 from haywain.clock import Clock, timestamp
 from haywain.engine.v1 import engine_pb2
@@ -82,8 +82,11 @@ class Intake:
         if found.verdict.plan is None:
             await self._fail(record, found.verdict.faults)
             return True
+        crash.point("batches:validated")
         await self.publish(record, found)
+        crash.point("batches:index-stored")
         await self._store.set_plan(record.batch_id, found.verdict.model, found.verdict.plan)
+        crash.point("batches:planned")
         return True
 
     async def look(self, record: Record, *, rejected: bool) -> Found | None:

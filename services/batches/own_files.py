@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 
-from haywain import ids
+from haywain import crash, ids
 from haywain.blobs import BlobStore
 from haywain.files.v1 import files_pb2
 from services.batches.faults import Rejects
@@ -50,6 +50,7 @@ class OwnFiles:
         async with self._blobs.writer(key) as writer:
             await writer.write(lines)
             await writer.commit()
+        crash.point("batches:inline-stored")
         return OwnFile(
             kind="input",
             file_id=ids.new("file-"),
@@ -91,6 +92,7 @@ class OwnFiles:
                 holder=record.batch_id,
             )
             await self._files.adopt(request)
+            crash.point("batches:own-file-adopted")
         await self._store.set_adopted(record.batch_id)
 
     async def forget(self, record: Record) -> None:
@@ -98,6 +100,7 @@ class OwnFiles:
         await self._blobs.delete(index_key(record.batch_id))
         if record.own("rejections") is None and record.plan is not None and record.plan.rejected:
             await self._blobs.delete(rejected_key(record.batch_id))
+        crash.point("batches:index-removed")
         if record.input_blob_key or record.own_files:
             await self._files.release(record.batch_id)
 
@@ -105,7 +108,9 @@ class OwnFiles:
         """Remove what a creation left that came to nothing, unless it came to something. Idempotent; the intent goes last."""
         if not await self._store.doom_intent(batch_id):
             return
+        crash.point("batches:creation-doomed")
         for key in (_inline_key(batch_id), index_key(batch_id), rejected_key(batch_id)):
             await self._blobs.delete(key)
         await self._files.release(batch_id)
+        crash.point("batches:creation-cleared")
         await self._store.drop_intent(batch_id)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from haywain import errors, log, rpc
+from haywain import crash, errors, log, rpc
 from haywain.batches.v1 import batches_pb2, batches_pb2_grpc
 from haywain.blobs import DirectoryBlobStore
 from haywain.clock import Clock, SystemClock
@@ -79,6 +79,7 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
         """Make a batch `cancelling`; the driver stops its rows."""
         record = await self.store.get(_tenant(request), request.batch_id)
         cancelled = await self.store.move(record.batch_id, Status.CANCELLING)
+        crash.point("batches:cancelling")
         if cancelled is not None:
             _log.info("batch.cancelling", batch_id=record.batch_id)
             self.driver.wake(record.batch_id)

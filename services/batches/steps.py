@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-from haywain import errors, log
+from haywain import crash, errors, log
 from haywain.clock import Clock
 from services.batches.finalize import Finalizer
 from services.batches.intake import Intake
@@ -84,10 +84,12 @@ class Steps:
             return Next.VALIDATION
         if record.status is Status.VALIDATING:
             await self._intake.submit(record)
+            crash.point("batches:submitted")
             await self._store.move(record.batch_id, Status.IN_PROGRESS, submitted=True)
             return Next.STEP
         if not record.submitted:  # cancelled while it was validated: each row still gets its error line
             await self._intake.submit(record)
+            crash.point("batches:cancelled-submitted")
             await self._store.set_submitted(record.batch_id)
         return await self._end(record, Status.CANCELLED)
 
@@ -102,6 +104,7 @@ class Steps:
             return Next.ROWS
         started = self._book.started_at(record.batch_id)
         await self._store.move(record.batch_id, Status.FINALIZING, outcome=outcome, in_progress_at=started)
+        crash.point("batches:finalizing")
         return Next.STEP
 
     async def _end(self, record: Record, outcome: Status) -> Next:

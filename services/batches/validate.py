@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from haywain import crash
 from haywain.strict_json import NotJSON, decode, keys_differ
 from services.batches.faults import Faults, Rejects
 from services.batches.index import INDEX_ENTRY, Index, Part
@@ -119,6 +120,7 @@ class _Pass:
             elif not self._quickly(offset, data):
                 self._slowly(offset, data)
             self._index.flush()
+            crash.point("batches:piece-validated")
 
     def _quickly(self, offset: int, data: bytes) -> bool:
         """Take a piece whose lines are one object each, of good size, without more; False when it isn't like that."""

@@ -14,7 +14,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from weakref import WeakValueDictionary
 
-from haywain import errors, ids
+from haywain import crash, errors, ids
 from haywain.blobs import BlobStore, BlobWriter
 from haywain.clock import Clock
 from haywain.files.v1 import uploads_pb2
@@ -93,11 +93,14 @@ class Parts:
         part_id = ids.new("part_")
         async with self._blobs.writer(part_id) as writer:
             size = await self._take(messages, writer)
+            crash.point("files:part-received")
             published_at = self._clock.now()
             await writer.commit()
         part = PartRecord(id=part_id, upload_id=upload.id, size_bytes=size, created_at=published_at)
+        crash.point("files:part-stored")
         try:
             await self._store.add_part(tenant, part, self._settings.files.max_upload_bytes, published_at)
+            crash.point("files:part-recorded")
         except (errors.Conflict, errors.TooLarge):
             await self._blobs.delete(part_id)
             raise
@@ -152,8 +155,10 @@ class Parts:
             published_at = self._clock.now()
             await writer.commit()
         file = self._file(upload, file_id, seen.measure)
+        crash.point("files:joined")
         try:  # whatever else fails here, the sweep finds the blob
             completed = await self._store.complete(upload, part_ids, file, published_at)
+            crash.point("files:upload-completed")
         except errors.Conflict:  # cancelled meanwhile
             await self._blobs.delete(file.blob_key)
             raise

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from haywain import errors, ids, log
+from haywain import crash, errors, ids, log
 from haywain.blobs import BlobStore, DirectoryBlobStore
 from haywain.clock import Clock, SystemClock
 from haywain.db import open_database
@@ -103,6 +103,7 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
     async def DeleteFile(self, request: files_pb2.DeleteFileRequest, context: Any) -> files_pb2.DeleteFileResponse:
         """Mark the file deleted, then remove its bytes unless held."""
         record = await self.store.delete(tenant_of(request), request.file_id)
+        crash.point("files:deleted")
         _log.info("file.deleted", file_id=record.id)
         await self.sweep.purge_now()
         return files_pb2.DeleteFileResponse(file=file_message(record))
@@ -148,18 +149,22 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
             expires_after=max(request.expires_after_seconds, 0),
             blob_key=request.blob_key,
         )
-        return await self.store.add(new, published_at=None, holder=request.holder)
+        record = await self.store.add(new, published_at=None, holder=request.holder)
+        crash.point("files:adopted")
+        return record
 
     async def HoldBlob(self, request: files_pb2.HoldBlobRequest, context: Any) -> files_pb2.HoldBlobResponse:
         """Keep a file's bytes for a holder."""
         if not request.holder:
             raise errors.InvalidRequest("holder is required", code="missing_required_parameter", param="holder")
         record = await self.store.hold(tenant_of(request), request.file_id, request.holder)
+        crash.point("files:held")
         return files_pb2.HoldBlobResponse(blob_key=record.blob_key, file=file_message(record))
 
     async def ReleaseBlob(self, request: files_pb2.ReleaseBlobRequest, context: Any) -> files_pb2.ReleaseBlobResponse:
         """End a holder's holds; bytes nobody needs any more go."""
         if await self.store.release(request.holder):
+            crash.point("files:released")
             await self.sweep.purge_now()
         return files_pb2.ReleaseBlobResponse()
 

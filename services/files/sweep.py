@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from haywain import errors, log
+from haywain import crash, errors, log
 from haywain.blobs import BlobStore
 from haywain.clock import Clock
 from services.files.store import PUBLISH_SECONDS, FileStore
@@ -45,6 +45,7 @@ class Sweep:
         while not stopping.is_set():
             try:
                 await self.expire()
+                crash.point("files:expired")
                 await self.purge()
                 if sweeps % SCAN_EVERY == 0:
                     await self.scan()
@@ -68,11 +69,13 @@ class Sweep:
         while doomed := await self._store.doomed(PAGE):
             for key in doomed.values():
                 await self._blobs.delete(key)
+            crash.point("files:bytes-removed")
             await self._store.bytes_removed(list(doomed))
             _log.info("files.purged", count=len(doomed))
         while parts := await self._uploads.doomed_parts(PAGE):
             for key in parts:
                 await self._blobs.delete(key)
+            crash.point("files:part-bytes-removed")
             await self._uploads.parts_removed(parts)
             _log.info("parts.purged", count=len(parts))
 
@@ -92,6 +95,7 @@ class Sweep:
             for start in range(0, len(keys), PAGE):
                 for key in await unrecorded(keys[start : start + PAGE]):
                     await self._blobs.delete(key)
+                    crash.point("files:orphan-removed")
                     _log.info("blob.orphan_removed", blob_key=key)
         await self._blobs.clear_scratch(now - GRACE_SECONDS)
         await self._store.forget_requests(now - REQUEST_SECONDS)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
-from haywain import errors, ids
+from haywain import crash, errors, ids
 from haywain.blobs import BlobStore, BlobWriter
 from haywain.clock import Clock
 from haywain.files.v1 import files_pb2
@@ -93,11 +93,14 @@ class Uploads:
             if earlier is not None:
                 return _same(earlier, new)
             published_at = self._clock.now()
+            crash.point("files:upload-received")
             await writer.commit()
         return await self._record(new, published_at)
 
     async def _record(self, new: NewFile, published_at: float) -> FileRecord:
+        crash.point("files:upload-stored")
         record = await self._store.add(new, published_at)  # when this fails, the sweep finds the blob
+        crash.point("files:upload-recorded")
         if record.id != new.id:  # the same request_id came twice at the same time
             await self._blobs.delete(new.blob_key)
         return _same(record, new)

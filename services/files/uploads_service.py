@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from haywain import log
+from haywain import crash, log
 from haywain.files.v1 import uploads_pb2, uploads_pb2_grpc
 from services.files.messages import part_message, tenant_of, upload_message
 from services.files.parts import Parts
@@ -52,6 +52,7 @@ class UploadsServiceServicer(uploads_pb2_grpc.UploadsServiceServicer):
     async def CancelUpload(self, request: uploads_pb2.CancelUploadRequest, context: Any) -> uploads_pb2.CancelUploadResponse:
         """Drop an upload, then remove its parts."""
         record = await self.store.cancel(tenant_of(request), request.upload_id)
+        crash.point("files:upload-cancelled")
         _log.info("upload.cancelled", upload_id=record.id)
         await self.sweep.purge_now()
         return uploads_pb2.CancelUploadResponse(upload=await self._message(record))

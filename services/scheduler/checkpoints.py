@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from haywain import errors, log
+from haywain import crash, errors, log
 from services.scheduler.batch import Batch, Held, Tally
 from services.scheduler.claims import Claims
 from services.scheduler.leases import Leases, Segment
@@ -62,6 +62,7 @@ class Checkpoints:
         while True:
             try:
                 lost = set(await self._leases.commit([segment for _, segment in pieces]))
+                crash.point("scheduler:segments-committed")
                 break
             except errors.HaywainError as error:
                 # The same segments again: had they been committed after all, repeating them would change nothing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from haywain import errors, log
+from haywain import crash, errors, log
 from services.scheduler.batch import Batch, Held
 from services.scheduler.leases import Claimed, Leases, Want
 from services.scheduler.rows import read_entries
@@ -62,6 +62,7 @@ class Claims:
             await self._renew()
         live = [(batch, model, most) for (batch, model), most in wanted.items() if not batch.stop_reason]
         answers = await self._leases.claim([Want(batch.batch_id, model, most) for batch, model, most in live])
+        crash.point("scheduler:shards-claimed")
         for (batch, model, _), claimed in zip(live, answers, strict=True):
             for one in claimed:
                 await self._hold(batch, model, one)

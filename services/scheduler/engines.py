@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from haywain import log, rpc
+from haywain import crash, log, rpc
 from haywain.clock import Clock
 from haywain.engine.v1 import engine_pb2, engine_pb2_grpc
 from haywain.errors import InvalidRequest, NotFound
@@ -226,6 +226,7 @@ class Engines:
                 await link.wake.wait()
             else:
                 await call.write(message)
+                crash.point("scheduler:rows-sent")
 
 
 def _first_line(failures: BaseExceptionGroup[BaseException]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from haywain import errors, log
+from haywain import crash, errors, log
 from haywain.blobs import BlobStore
 from haywain.clock import Clock, seconds
 from haywain.engine.v1 import engine_pb2
@@ -94,6 +94,7 @@ class Intake:
         )  # fmt: skip
         shards = [ShardRow(at, shard.model, shard.first_row, shard.row_count) for at, shard in enumerate(request.shards)]
         stored = await self._store.submit(submission, shards)
+        crash.point("scheduler:submission-stored")
         if request.batch_id not in self.batches:
             await self._open(stored)
         return self.batches[request.batch_id]
@@ -102,6 +103,7 @@ class Intake:
         """Remember that a batch is stopped, and why. Raises BatchMissing."""
         batch = self.get(batch_id)
         batch.stop_reason = await self._store.stop(batch_id, reason)
+        crash.point("scheduler:stop-stored")
         return batch
 
     async def start(self, batch: Batch) -> None:
@@ -115,7 +117,9 @@ class Intake:
         if batch is not None:
             await self._blobs.delete(batch.submission.index_key)
             batch.forgotten = True
+        crash.point("scheduler:index-removed")
         await self._store.delete(batch_id)
+        crash.point("scheduler:submission-deleted")
         if batch is not None:
             self.batches.pop(batch_id, None)
             self._known.discard(batch_id)
@@ -130,6 +134,7 @@ class Intake:
                 with contextlib.suppress(FileNotFoundError):
                     if path.stem not in self._known and path.stat().st_mtime < older_than:
                         path.unlink()
+                        crash.point("scheduler:journal-removed")
 
         try:
             await asyncio.to_thread(sweep)
@@ -191,6 +196,7 @@ class Intake:
                 )  # fmt: skip
         if segments:
             await self._leases.recover(segments)
+            crash.point("scheduler:recovered")
         return {shard.shard for shard in stored.shards if _done(shard, found)}
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from haywain import log
+from haywain import crash, log
 
 __all__ = ["Group", "Journal", "Journals"]
 
@@ -59,7 +59,9 @@ class Journal:
         try:
             while done < len(data):
                 done += os.pwrite(self._file, data[done:], self.end + done)
+            crash.point("scheduler:journal-written")
             os.fdatasync(self._file)
+            crash.point("scheduler:journal-synced")
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self.end)

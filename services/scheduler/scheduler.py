@@ -13,7 +13,7 @@ from pathlib import Path
 
 from google.protobuf import json_format
 
-from haywain import errors, lockfile
+from haywain import crash, errors, lockfile
 from haywain.blobs import BlobStore, DirectoryBlobStore, mapped
 from haywain.clock import Clock, SystemClock
 from haywain.db import Database, open_database
@@ -130,6 +130,7 @@ class Scheduler:
         batch = await self.intake.stop(batch_id, reason)
         self.dispatcher.remove(batch)
         await self._journals.flushed(batch.journal)
+        crash.point("scheduler:stopped")
         self._finished(batch)
         self.changes.add(batch_id, urgent=True)
         return batch

@@ -19,6 +19,7 @@ from typing import BinaryIO, Self
 
 import msgspec
 
+from haywain import crash
 from services.scheduler.replay import GOOD, entries
 from services.scheduler.results import unrun_line
 from services.scheduler.rows import ENTRY_BYTES, BadLine, Lines, unpack_entry
@@ -79,6 +80,7 @@ def seal(plan: Plan) -> tuple[Sealed, Sealed]:
                 custom_id, number = source.row(row)
                 error.write_line(unrun_line(plan.prefix, row, custom_id, number, plan.unrun), number)
         output.copy(journal, begin & ~_GOOD, end - begin, lines)
+        crash.point("scheduler:sealing")
         error.finish()
     return output.sealed(), error.sealed()
 

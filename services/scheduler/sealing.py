@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from haywain import errors
+from haywain import crash, errors
 from haywain.blobs import BlobStore, mapped
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from services.scheduler.batch import Batch
@@ -96,15 +96,18 @@ class Sealing:
         try:
             with mapped(f"sealing {batch.batch_id}"):
                 both = _Both(*await self._sealer.seal(plan))
+            crash.point("scheduler:sealed")
             for path, kind, sealed in ((output, "output", both.output), (error, "error", both.error)):
                 if sealed.lines:
                     await self._blobs.publish(path, _key(kind, batch))
+                    crash.point("scheduler:sealed-blob-stored")
         except BrokenProcessPool as broken:
             raise errors.Unavailable("the sealing process died", retry_after=1) from broken
         finally:
             await asyncio.to_thread(_remove, output, error)
         sealed_json = msgspec.json.encode(both).decode()
         await self._store.seal(batch.batch_id, sealed_json)
+        crash.point("scheduler:seal-recorded")
         batch.submission = msgspec.structs.replace(terms, sealed=sealed_json)
         return both
 
