@@ -17,19 +17,16 @@ from typing import Any
 
 import msgspec
 
+from haywain.engine_settings import EchoSettings, EngineSettings, LlamaCppSettings, Section, UpstreamSettings
 from haywain.errors import SettingsError
 
 __all__ = [
     "BatchesSettings", "DatabaseSettings", "EchoSettings", "EngineSettings", "EnvoySettings", "FilesSettings", "GatewaySettings",
-    "LlamaCppSettings", "LogSettings", "SchedulerSettings", "Settings", "dump", "load", "masked",
+    "LlamaCppSettings", "LogSettings", "SchedulerSettings", "Settings", "UpstreamSettings", "dump", "load", "masked",
 ]  # fmt: skip
 
 
-class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table of the settings file."""
-
-
-class LogSettings(_Section, frozen=True):
+class LogSettings(Section, frozen=True):
     """`[log]`"""
 
     level: str = "info"
@@ -37,14 +34,14 @@ class LogSettings(_Section, frozen=True):
     """auto (text on a terminal, else json), json, text"""
 
 
-class DatabaseSettings(_Section, frozen=True):
+class DatabaseSettings(Section, frozen=True):
     """`[db]`"""
 
     url: str = ""
     """empty: one SQLite file a service in the data folder; postgresql://…: a schema a service in that database"""
 
 
-class EnvoySettings(_Section, frozen=True):
+class EnvoySettings(Section, frozen=True):
     """`[envoy]`"""
 
     host: str = "127.0.0.1"
@@ -59,7 +56,7 @@ class EnvoySettings(_Section, frozen=True):
     """at a stop, how long requests may go on"""
 
 
-class GatewaySettings(_Section, frozen=True):
+class GatewaySettings(Section, frozen=True):
     """`[gateway]`"""
 
     address: str = ""
@@ -69,7 +66,7 @@ class GatewaySettings(_Section, frozen=True):
     """a stream of events that has nothing to say for so long sends a comment"""
 
 
-class FilesSettings(_Section, frozen=True):
+class FilesSettings(Section, frozen=True):
     """`[files]`"""
 
     address: str = ""
@@ -86,7 +83,7 @@ class FilesSettings(_Section, frozen=True):
     """processed, or uploaded: a file's status once stored"""
 
 
-class BatchesSettings(_Section, frozen=True):
+class BatchesSettings(Section, frozen=True):
     """`[batches]`"""
 
     address: str = ""
@@ -107,7 +104,7 @@ class BatchesSettings(_Section, frozen=True):
     """how often the scheduler is asked when no hint comes"""
 
 
-class SchedulerSettings(_Section, frozen=True):
+class SchedulerSettings(Section, frozen=True):
     """`[scheduler]`"""
 
     address: str = ""
@@ -131,62 +128,7 @@ class SchedulerSettings(_Section, frozen=True):
     incremental_retention_seconds: float = 86_400.0
 
 
-class EchoSettings(_Section, frozen=True):
-    """`[engine.echo]`"""
-
-    model: str = "echo"
-    slots: int = 128
-    ms_per_row: float = 0.0
-    ms_per_token: float = 0.0
-    fail_every: int = 0
-    """every n-th row answers 500; 0 for none"""
-    fail_containing: str = ""
-    """rows whose text holds this answer 500"""
-    die_containing: str = ""
-    """a row whose text holds this kills the process"""
-    hang_containing: str = ""
-    """rows whose text holds this never answer"""
-    run_log: str = ""
-    """a file that gets one line a row run: what tests count executions by"""
-
-
-class LlamaCppSettings(_Section, frozen=True):
-    """`[engine.llamacpp]`"""
-
-    model_path: str = ""
-    """a GGUF file"""
-    model: str = ""
-    """id that requests name; empty: the file's name without its quantisation, made a slug"""
-    workers: int = 0
-    """decoder processes; 0: one a core"""
-    threads: int = 1
-    """threads a decoder process"""
-    slots: int = 0
-    """sequences a decoder process decodes together; 0: 16, or fewer so that all decoders' KV caches take 1 GiB at most"""
-    context_length: int = 0
-    """tokens a sequence; 0: the model's own, at most 2,048"""
-    batch_tokens: int = 192
-    """tokens a step takes: one of every running sequence, the rest of prompts; with fewer, nobody waits long for a step to end"""
-    transcode: str = "auto"
-    """run a Q4_1 or Q5_1 model as a copy with 16-bit weights, kept in the cache folder: auto (copies up to 1 GiB), on, off"""
-    layout: str = "auto"
-    """how attention is computed: auto (by the rows at hand), flash, plain, unified"""
-    deterministic: bool = False
-    """a row's text doesn't depend on what runs beside it; slower"""
-
-
-class EngineSettings(_Section, frozen=True):
-    """`[engine]`"""
-
-    address: str = ""
-    id: str = "engine-0"
-    backend: str = "llamacpp"
-    """llamacpp, echo"""
-    echo: EchoSettings = EchoSettings()
-    llamacpp: LlamaCppSettings = LlamaCppSettings()
-
-
-class Settings(_Section, frozen=True):
+class Settings(Section, frozen=True):
     """The whole tree."""
 
     data_dir: str = "haywain-data"

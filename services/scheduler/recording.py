@@ -1,7 +1,7 @@
 """From an engine's word to a recorded row: each row once, whatever engines say twice, late, or never asked.
 
-Of every result: the attempt is over → dropped; the engine's own fault → tried again, a bounded number of times; else a line goes to
-the journal, and once it is synced the row counts.
+Of every result: the attempt is over → dropped; the engine's own fault → tried again, a bounded number of times; what the engine
+wraps is away → tried again, until the batch expires; else a line goes to the journal, and once it is synced the row counts.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class Recorder:
             self.dropped += 1
             return
         if result.status_code != 200 and (result.retryable or result.error.code == "cancelled"):
-            if attempt.attempt < self._max_attempts:
-                attempt.attempt += 1
+            away = result.error.code == "engine_unavailable"  # it never ran there: not a try, and no reason to fail it
+            if away or attempt.attempt < self._max_attempts:
+                attempt.attempt += not away
                 self.retry(attempt)
                 return
             result.error.code = "engine_error"
