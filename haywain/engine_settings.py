@@ -1,0 +1,96 @@
+"""Settings of engines: `[engine]` and a table for each backend. Part of the tree in haywain/settings.py."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["EchoSettings", "EngineSettings", "LlamaCppSettings", "Section", "UpstreamSettings"]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of the settings file."""
+
+
+class EchoSettings(Section, frozen=True):
+    """`[engine.echo]`"""
+
+    model: str = "echo"
+    slots: int = 128
+    ms_per_row: float = 0.0
+    ms_per_token: float = 0.0
+    fail_every: int = 0
+    """every n-th row answers 500; 0 for none"""
+    fail_containing: str = ""
+    """rows whose text holds this answer 500"""
+    die_containing: str = ""
+    """a row whose text holds this kills the process"""
+    hang_containing: str = ""
+    """rows whose text holds this never answer"""
+    run_log: str = ""
+    """a file that gets one line a row run: what tests count executions by"""
+
+
+class LlamaCppSettings(Section, frozen=True):
+    """`[engine.llamacpp]`"""
+
+    model_path: str = ""
+    """a GGUF file"""
+    model: str = ""
+    """id that requests name; empty: the file's name without its quantisation, made a slug"""
+    workers: int = 0
+    """decoder processes; 0: one a core"""
+    threads: int = 1
+    """threads a decoder process"""
+    slots: int = 0
+    """sequences a decoder process decodes together; 0: 16, or fewer so that all decoders' KV caches take 1 GiB at most"""
+    context_length: int = 0
+    """tokens a sequence; 0: the model's own, at most 2,048"""
+    batch_tokens: int = 192
+    """tokens a step takes: one of every running sequence, the rest of prompts; with fewer, nobody waits long for a step to end"""
+    transcode: str = "auto"
+    """run a Q4_1 or Q5_1 model as a copy with 16-bit weights, kept in the cache folder: auto (copies up to 1 GiB), on, off"""
+    layout: str = "auto"
+    """how attention is computed: auto (by the rows at hand), flash, plain, unified"""
+    deterministic: bool = False
+    """a row's text doesn't depend on what runs beside it; slower"""
+    pooling: str = "auto"
+    """what makes a vector of a text: auto (as the model's file says), mean, cls, last; none: the model generates"""
+
+
+class UpstreamSettings(Section, frozen=True):
+    """`[engine.upstream]`"""
+
+    url: str = "http://127.0.0.1:8000/v1"
+    """of an OpenAI-compatible server, with its /v1"""
+    key_file: str = ""
+    """a file whose one line is the API key; empty: none is sent"""
+    ca_file: str = ""
+    """certificates (PEM) to trust instead of the system's"""
+    models: tuple[str, ...] = ()
+    """which of its models are served; empty: all that it lists"""
+    endpoints: tuple[str, ...] = ()
+    """what they serve; empty: /v1/chat/completions, /v1/completions, /v1/embeddings"""
+    fields: tuple[str, ...] = ()
+    """request fields that it honours; all others are refused by name. Empty: every field is passed on"""
+    slots: int = 64
+    """requests at the same time; fewer while it is busy"""
+    latency_seconds: float = 0.0
+    """an answer that takes longer counts as a sign of too many requests; 0: none does"""
+    timeout_seconds: float = 600.0
+    """how long it may send nothing"""
+    hold_seconds: float = 30.0
+    """while it is away or busy, how long a row waits here before it goes back, to another engine if there is one"""
+    start_seconds: float = 10.0
+    """how long a start waits for it"""
+
+
+class EngineSettings(Section, frozen=True):
+    """`[engine]`"""
+
+    address: str = ""
+    id: str = "engine-0"
+    backend: str = "llamacpp"
+    """llamacpp, upstream, echo"""
+    echo: EchoSettings = EchoSettings()
+    llamacpp: LlamaCppSettings = LlamaCppSettings()
+    upstream: UpstreamSettings = UpstreamSettings()
