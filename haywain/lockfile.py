@@ -16,8 +16,8 @@ _PATIENCE_SECONDS = 2.0
 
 
 @contextlib.contextmanager
-def held(path: Path, refusal: str, *, patience_seconds: float = 0.0) -> Iterator[None]:
-    """Hold the lock on `path` until the block ends; blocking.
+def held(path: Path, refusal: str, *, patience_seconds: float = 0.0, shared: bool = False) -> Iterator[None]:
+    """Hold the lock on `path` until the block ends; blocking. With `shared`, together with others who share it.
 
     Whoever was killed may need a moment to be gone: the lock is tried for `patience_seconds`. Raises SettingsError with `refusal`
     when another process has it, OSError when the file can't be made.
@@ -26,7 +26,7 @@ def held(path: Path, refusal: str, *, patience_seconds: float = 0.0) -> Iterator
     with path.open("a") as lock:
         while True:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() >= give_up:

@@ -108,8 +108,10 @@ class SchedulerSettings(Section, frozen=True):
     """`[scheduler]`"""
 
     address: str = ""
-    replica: str = "scheduler-0"
-    """stable name of this replica; its own leases are taken over at start"""
+    replicas: int = 1
+    """how many schedulers share the data folder and the database; more than one needs PostgreSQL"""
+    replica: str = "scheduler"
+    """stable name of this one: `scheduler`, `scheduler-2`, …; its own leases are taken over at start"""
     lease_seconds: float = 30.0
     intake_rows: int = 1_000_000
     slots: int = 10_240

@@ -4,7 +4,8 @@ A row's way:  waiting ──take──▶ in flight ──accept──▶ accept
                  ▲                  │
                  └────give_back─────┘
 
-`accepted` rows have a line on its way to the journal; only `recorded` ones are counted in progress.
+`accepted` rows have a line on its way to a journal; only `recorded` ones are counted in progress. When a row is recorded the
+ledger decides.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from haywain.engine.v1 import engine_pb2
 from services.scheduler.journal import Journal
 from services.scheduler.meter import Meter
 from services.scheduler.rows import ENTRY_BYTES, Input, Lines, Window, unpack_entry
+from services.scheduler.segment import Claimed, Lease, Segment, Tally
 
 __all__ = ["Attempt", "Batch", "Held", "Key", "Submission", "Tally"]
 
@@ -47,32 +49,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: int = 0
     start_time: float | None = None
     sealed: str = ""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Rows by outcome, and tokens."""
-
-    completed: int = 0
-    failed: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-
-    def add(self, other: Tally) -> None:
-        """Add another's figures."""
-        self.completed += other.completed
-        self.failed += other.failed
-        self.input_tokens += other.input_tokens
-        self.cached_tokens += other.cached_tokens
-        self.output_tokens += other.output_tokens
-        self.reasoning_tokens += other.reasoning_tokens
-
-    @property
-    def rows(self) -> int:
-        """Count the rows."""
-        return self.completed + self.failed
+    recording: str = "journal"
+    """Which ledger has its results."""
+    changed: int = 0
+    """The number of its last change; 0 where nobody else is to see it."""
 
 
 class Attempt:
@@ -97,22 +77,25 @@ class Held:
     """A shard whose lease is ours: the rows of it that wait."""
 
     __slots__ = (
-        "_cursor", "_index", "_returned", "batch", "delta", "end", "epoch", "first", "key", "lost", "seq", "sequence", "shard",
-        "unrecorded", "waiting", "window",
+        "_cursor", "_index", "_returned", "batch", "delta", "end", "epoch", "first", "journal", "key", "lost", "seq", "sequence",
+        "shard", "unrecorded", "waiting", "window",
     )  # fmt: skip
 
-    def __init__(self, batch: Batch, shard: int, key: Key, rows: range, epoch: int) -> None:
-        """`rows` are the index entries; those recorded already are skipped."""
+    def __init__(self, batch: Batch, model: str, claimed: Claimed, journal: Journal) -> None:
+        """Rows that the batch says are recorded are skipped; lines of the others go to `journal`."""
+        rows = claimed.rows
         self.batch = batch
-        self.shard = shard
-        self.key = key
+        self.shard = claimed.shard
+        self.key = key = batch.key(model)
         self.first, self.end = rows.start, rows.stop
-        self.epoch = epoch
+        self.epoch = claimed.epoch
+        self.journal = journal
         self.seq = 0
         self.delta = Tally()
-        """Recorded, but in no committed segment yet."""
+        """On the disk, but in no segment yet."""
         self.lost = False
         self.unrecorded = self.waiting = batch.recorded.count(0, rows.start, rows.stop)
+        """Rows without a line on the disk; rows that can be taken."""
         self._cursor = rows.start
         self._returned: deque[Attempt] = deque()
         self._index = b""
@@ -128,9 +111,29 @@ class Held:
         return self.lost or self.batch.stop_reason != 0
 
     @property
-    def lease(self) -> tuple[str, int, int]:
+    def lease(self) -> Lease:
         """What it is fenced by."""
         return self.batch.batch_id, self.shard, self.epoch
+
+    @property
+    def has_news(self) -> bool:
+        """Tell whether there is something to commit."""
+        return not self.lost and (self.delta.rows > 0 or self.unrecorded <= 0)
+
+    def segment(self, start: int) -> Segment:
+        """Cut what is on the disk and in no segment yet into one; `start` is where it begins in the journal."""
+        batch_id, shard, epoch = self.lease
+        tally, self.delta = self.delta, Tally()
+        self.seq += 1
+        return Segment(
+            batch_id=batch_id, shard=shard, epoch=epoch, seq=self.seq - 1, object=self.journal.path.name,
+            start_byte=start, end_byte=self.journal.end, tally=tally, done=self.unrecorded <= 0,
+        )  # fmt: skip
+
+    def let_go(self) -> None:
+        """Close the journal, if no other shard's results go there."""
+        if self.journal is not self.batch.journal:
+            self.journal.rest()
 
     def load(self, index: bytes) -> None:
         """Give it its part of the batch's index."""
@@ -169,13 +172,14 @@ class Batch:
     submission: Submission
     recorded: bytearray
     """By row: 0 waits or runs, 1 completed, 2 failed (both from the moment it is accepted)."""
-    journal: Journal
     input: Input
     index: Path
     lines: Lines
     prefix: bytes
     """What its result lines begin with."""
     meter: Meter
+    journal: Journal | None = None
+    """Its own, where all its results go to one."""
     tally: Tally = field(default_factory=Tally)
     """Recorded rows."""
     accepted: int = 0
@@ -195,8 +199,10 @@ class Batch:
     """The first row of each model's."""
     shard_rows: int = 1
     """Rows of its largest shard."""
-    checkpointed: int = 0
-    """Bytes of the journal that committed segments cover."""
+    elsewhere: int = 0
+    """Shards that another scheduler works on."""
+    changed: int = 0
+    """The last change in SQL that is known here."""
 
     @property
     def batch_id(self) -> str:
@@ -211,6 +217,11 @@ class Batch:
     def key(self, model: str) -> Key:
         """Tell what engines of one of its models are chosen by."""
         return model, self.submission.endpoint, self.submission.deterministic
+
+    def count(self, tally: Tally) -> None:
+        """Count rows that are recorded by now."""
+        self.tally.add(tally)
+        self.meter.add(tally.rows, tally.output_tokens)
 
     def ready(self, model: str) -> int:
         """Count the rows of a model that can be sent at once."""

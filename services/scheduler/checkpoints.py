@@ -1,8 +1,4 @@
-"""Committing what is recorded: now and then, and when a shard or batch ends, one transaction for all shards with news.
-
-All segments of a batch's checkpoint end at the same byte of its journal, so the sums over a batch's segments are its totals up
-to the last of these bytes; a restart reads tokens from the journal behind it only.
-"""
+"""Committing segments: now and then, and when a shard or batch ends, one transaction for all shards with news."""
 
 from __future__ import annotations
 
@@ -11,9 +7,9 @@ import contextlib
 from collections.abc import Callable
 
 from haywain import crash, errors, log
-from services.scheduler.batch import Batch, Held, Tally
+from services.scheduler.batch import Batch
 from services.scheduler.claims import Claims
-from services.scheduler.leases import Leases, Segment
+from services.scheduler.ledger import Ledger
 
 __all__ = ["Checkpoints"]
 
@@ -25,9 +21,9 @@ _log = log.get()
 class Checkpoints:
     """The batches with news."""
 
-    def __init__(self, leases: Leases, claims: Claims, seconds: float) -> None:
-        """At most `seconds` go by before recorded rows are committed."""
-        self._leases = leases
+    def __init__(self, ledger: Ledger, claims: Claims, seconds: float) -> None:
+        """At most `seconds` go by before what is on the disk is committed."""
+        self._ledger = ledger
         self._claims = claims
         self._seconds = seconds
         self._dirty: set[Batch] = set()
@@ -55,13 +51,13 @@ class Checkpoints:
     async def commit(self) -> None:
         """Commit all news; tried again until it is in the database."""
         dirty, self._dirty = self._dirty, set()
-        pieces = [piece for batch in dirty for piece in _pieces(batch)]
+        pieces = [piece for batch in dirty if not batch.forgotten for piece in self._ledger.segments(batch)]
         if not pieces:
             return
         pause = 0.1
         while True:
             try:
-                lost = set(await self._leases.commit([segment for _, segment in pieces]))
+                lost = set(await self._ledger.commit([segment for _, segment in pieces]))
                 crash.point("scheduler:segments-committed")
                 break
             except errors.HaywainError as error:
@@ -76,28 +72,8 @@ class Checkpoints:
                 self._claims.drop(held)
             elif segment.done:
                 held.batch.held.pop(held.shard, None)
+                held.let_go()
+        await self._ledger.committed()
         for batch in dirty:
             if not batch.forgotten:
                 self.finished(batch)
-
-
-def _pieces(batch: Batch) -> list[tuple[Held, Segment]]:
-    pieces: list[tuple[Held, Segment]] = []
-    if batch.forgotten:
-        return pieces
-    end = batch.journal.end
-    for held in batch.held.values():
-        done = held.unrecorded <= 0
-        if held.lost or not (held.delta.rows or done):
-            continue
-        batch_id, shard, epoch = held.lease
-        segment = Segment(
-            batch_id=batch_id, shard=shard, epoch=epoch, seq=held.seq, object=batch.journal.path.name,
-            start_byte=batch.checkpointed, end_byte=end, tally=held.delta, done=done,
-        )  # fmt: skip
-        held.seq += 1
-        held.delta = Tally()
-        pieces.append((held, segment))
-    if pieces:
-        batch.checkpointed = end
-    return pieces

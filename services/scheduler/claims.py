@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 
 from haywain import crash, errors, log
 from services.scheduler.batch import Batch, Held
-from services.scheduler.leases import Claimed, Leases, Want
+from services.scheduler.leases import Leases, Want
+from services.scheduler.ledger import Ledger
 from services.scheduler.rows import read_entries
+from services.scheduler.segment import Claimed
 
 __all__ = ["Claims"]
 
@@ -21,9 +23,10 @@ _log = log.get()
 class Claims:
     """The shards that this scheduler holds."""
 
-    def __init__(self, leases: Leases, lease_seconds: float, batches: Mapping[str, Batch]) -> None:
+    def __init__(self, leases: Leases, ledger: Ledger, lease_seconds: float, batches: Mapping[str, Batch]) -> None:
         """`batches` are the live ones, by id."""
         self._leases = leases
+        self._ledger = ledger
         self._lease_seconds = lease_seconds
         self._batches = batches
         self._wanted: dict[tuple[Batch, str], int] = {}
@@ -73,12 +76,13 @@ class Claims:
                 self._later(self._lease_seconds / 3, batch, model)
 
     async def _hold(self, batch: Batch, model: str, claimed: Claimed) -> None:
-        held = Held(batch, claimed.shard, batch.key(model), claimed.rows, claimed.epoch)
+        held = Held(batch, model, claimed, await self._ledger.hold(batch, claimed))
         held.load(await asyncio.to_thread(read_entries, batch.index, claimed.rows))
         if batch.held.get(claimed.shard) is None:
-            batch.queued_shards[model] -= 1
+            batch.queued_shards[model] = max(0, batch.queued_shards.get(model, 0) - 1)
         else:
             batch.held[claimed.shard].lost = True  # our own lease had expired
+            batch.held[claimed.shard].let_go()
         batch.held[claimed.shard] = held
 
     async def _renew_on(self) -> None:
@@ -110,5 +114,6 @@ class Claims:
         if batch.held.get(held.shard) is held:
             del batch.held[held.shard]
             batch.queued_shards[model] = batch.queued_shards.get(model, 0) + 1
+        held.let_go()
         _log.warning("lease.lost", batch_id=batch.batch_id, shard=held.shard, epoch=held.epoch)
         self.changed(batch, model)

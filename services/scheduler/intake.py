@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,43 +15,43 @@ from haywain.blobs import BlobStore
 from haywain.clock import Clock, seconds
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
-from services.scheduler.batch import Batch, Submission, Tally
-from services.scheduler.journal import Journal
-from services.scheduler.leases import Leases, Segment
+from services.scheduler.batch import Batch, Submission
+from services.scheduler.ledger import Ledger
 from services.scheduler.meter import Meter
-from services.scheduler.replay import Replay, replay, row_prefix
+from services.scheduler.pieces import Piece
+from services.scheduler.replay import row_prefix
 from services.scheduler.rows import Input, Lines
 from services.scheduler.store import ShardRow, Store, Stored
 
 __all__ = ["Intake"]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+MISSING = Path("/nonexistent")
+"""What a blob that is lost is replaced by."""
 _log = log.get()
 
 
 class Intake:
     """The batches that are known."""
 
-    def __init__(self, store: Store, leases: Leases, blobs: BlobStore, folder: Path, clock: Clock) -> None:
-        """Journals are in `folder`."""
+    def __init__(self, store: Store, ledger: Ledger, blobs: BlobStore, clock: Clock) -> None:
+        """What is recorded of a batch the ledger tells."""
         self._store = store
-        self._leases = leases
+        self._ledger = ledger
         self._blobs = blobs
-        self._folder = folder
         self._clock = clock
         self.batches: dict[str, Batch] = {}
         """By id; those that are sealed too, until they are forgotten."""
         self._known = set[str]()
-        """Their ids, and those of batches whose journal is just being read."""
+        """Their ids, and those of batches that are just being opened."""
         self.added: Callable[[Batch], None] = lambda batch: None
         """Called with a batch that has rows to run."""
 
     async def load(self) -> None:
         """Find all batches again."""
-        released = await self._leases.release_own()
         for stored in await self._store.load():
             await self._open(stored)
-        _log.info("batches.loaded", batches=len(self.batches), released_shards=released)
+        _log.info("batches.loaded", batches=len(self.batches))
 
     def get(self, batch_id: str) -> Batch:
         """Find a batch. Raises BatchMissing."""
@@ -62,18 +60,9 @@ class Intake:
             raise errors.BatchMissing(f"No batch found with id '{batch_id}'.")
         return batch
 
-    def journal(self, batch_id: str) -> tuple[Path, int]:
-        """Find a batch's journal, also while it outlives the batch, and tell where it ends. Raises BatchMissing."""
-        batch = self.batches.get(batch_id)
-        if batch is not None:
-            return batch.journal.path, batch.journal.end
-        path = self._folder / f"{batch_id}.jsonl"
-        try:
-            if _ID.fullmatch(batch_id):
-                return path, path.stat().st_size
-        except FileNotFoundError:
-            pass
-        raise errors.BatchMissing(f"No batch found with id '{batch_id}'.")
+    async def results(self, batch_id: str) -> list[Piece]:
+        """Tell where a batch's results are, also while they outlive the batch. Raises BatchMissing."""
+        return await self._ledger.results(batch_id, self.batches.get(batch_id))
 
     def waiting_rows(self) -> int:
         """Count the rows taken in and not recorded yet."""
@@ -91,6 +80,7 @@ class Intake:
             expire_at=seconds(request.expire_time), input_key=request.input_blob_key, index_key=request.index_blob_key,
             row_count=request.row_count, body_defaults=request.body_defaults.decode(), deterministic=request.deterministic,
             rejected_key=request.rejected_blob_key, rejected_count=request.rejected_count,
+            recording=self._ledger.name,
         )  # fmt: skip
         shards = [ShardRow(at, shard.model, shard.first_row, shard.row_count) for at, shard in enumerate(request.shards)]
         stored = await self._store.submit(submission, shards)
@@ -98,6 +88,17 @@ class Intake:
         if request.batch_id not in self.batches:
             await self._open(stored)
         return self.batches[request.batch_id]
+
+    async def find(self, batch_id: str) -> None:
+        """Open a batch that another scheduler took in."""
+        with contextlib.suppress(errors.BatchMissing):
+            await self._open(await self._store.get(batch_id))
+
+    def drop(self, batch: Batch) -> None:
+        """Have nothing more to do with a batch that is forgotten."""
+        batch.forgotten = True
+        self.batches.pop(batch.batch_id, None)
+        self._known.discard(batch.batch_id)
 
     async def stop(self, batch_id: str, reason: int) -> Batch:
         """Remember that a batch is stopped, and why. Raises BatchMissing."""
@@ -116,61 +117,36 @@ class Intake:
         batch = self.batches.get(batch_id)
         if batch is not None:
             await self._blobs.delete(batch.submission.index_key)
+            await self._ledger.forget(batch)
             batch.forgotten = True
         crash.point("scheduler:index-removed")
         await self._store.delete(batch_id)
         crash.point("scheduler:submission-deleted")
         if batch is not None:
-            self.batches.pop(batch_id, None)
-            self._known.discard(batch_id)
-            batch.journal.close()
-            await asyncio.to_thread(_touch, batch.journal.path)
+            self.drop(batch)
 
     async def sweep(self, older_than: float) -> None:
-        """Remove journals of forgotten batches, last changed before a Unix time."""
-
-        def sweep() -> None:
-            for path in self._folder.glob("*.jsonl"):
-                with contextlib.suppress(FileNotFoundError):
-                    if path.stem not in self._known and path.stat().st_mtime < older_than:
-                        path.unlink()
-                        crash.point("scheduler:journal-removed")
-
+        """Remove results of forgotten batches, last changed before a Unix time."""
         try:
-            await asyncio.to_thread(sweep)
-        except OSError as error:
+            await self._ledger.sweep(self._known, older_than)
+        except (OSError, errors.HaywainError) as error:
             _log.error("sweep.failed", error=str(error))
 
     async def _open(self, stored: Stored) -> None:
         terms = stored.submission
         self._known.add(terms.batch_id)
-        path, prefix = self._folder / f"{terms.batch_id}.jsonl", row_prefix(terms.batch_id)
-        firsts = [shard.first_row for shard in stored.shards]
-        found = await asyncio.to_thread(replay, path, prefix, terms.row_count, stored.end_byte, firsts)
-        if found.end < stored.end_byte or any(shard.state == 2 and not _done(shard, found) for shard in stored.shards):
-            _log.error("journal.lost", batch_id=terms.batch_id, committed=stored.end_byte, found=found.end)
-            await self._leases.start_over(terms.batch_id)
-            shards = [msgspec.structs.replace(shard, state=0) for shard in stored.shards]
-            stored = msgspec.structs.replace(stored, shards=shards, tally=Tally(), end_byte=0)
-            found = await asyncio.to_thread(replay, path, prefix, terms.row_count, 0, firsts)
-        tally = stored.tally
-        for news in found.tail.values():
-            tally.add(news)
-        tally.completed, tally.failed = found.recorded.count(1), found.recorded.count(2)
+        found = await self._ledger.open(stored)
         batch = Batch(
-            submission=terms, recorded=found.recorded, journal=Journal(path, found.end),
+            submission=terms, recorded=found.recorded, journal=found.journal,
             input=Input(await self._path(terms.input_key)), index=await self._path(terms.index_key),
-            lines=Lines(terms.body_defaults), prefix=prefix, meter=Meter(self._clock), tally=tally,
-            accepted=tally.rows, stop_reason=terms.stop_reason, start_time=terms.start_time,
+            lines=Lines(terms.body_defaults), prefix=row_prefix(terms.batch_id), meter=Meter(self._clock), tally=found.tally,
+            accepted=found.tally.rows, stop_reason=terms.stop_reason, start_time=terms.start_time,
             models=tuple(first.first_row for first, *_ in _by_model(stored.shards)),
-            shard_rows=max((shard.row_count for shard in stored.shards), default=1), checkpointed=found.end,
+            shard_rows=max((shard.row_count for shard in stored.shards), default=1), queued_shards=found.open_shards,
+            changed=terms.changed,
         )  # fmt: skip
-        finished = await self._recover(stored, found)
         if terms.batch_id in self.batches:
             return
-        for shard in stored.shards:
-            if shard.shard not in finished:
-                batch.queued_shards[shard.model] = batch.queued_shards.get(shard.model, 0) + 1
         self.batches[terms.batch_id] = batch
         if not batch.ended:
             self.added(batch)
@@ -180,28 +156,7 @@ class Intake:
             return await self._blobs.local(key)
         except errors.FileGone:
             _log.error("blob.missing", key=key)
-            return self._folder / "missing"
-
-    async def _recover(self, stored: Stored, found: Replay) -> set[int]:
-        """Commit what an earlier life recorded without a segment; gives the shards that are done by now."""
-        batch_id, segments = stored.submission.batch_id, []
-        for at, shard in enumerate(stored.shards):
-            done = _done(shard, found)
-            if shard.state != 2 and (done or at in found.tail):
-                segments.append(
-                    Segment(
-                        batch_id=batch_id, shard=shard.shard, epoch=0, seq=0, object=f"{batch_id}.jsonl",
-                        start_byte=stored.end_byte, end_byte=found.end, tally=found.tail.get(at, Tally()), done=done,
-                    )
-                )  # fmt: skip
-        if segments:
-            await self._leases.recover(segments)
-            crash.point("scheduler:recovered")
-        return {shard.shard for shard in stored.shards if _done(shard, found)}
-
-
-def _done(shard: ShardRow, found: Replay) -> bool:
-    return not found.recorded.count(0, shard.first_row, shard.first_row + shard.row_count)
+            return MISSING
 
 
 def _check(request: pb.SubmitBatchRequest) -> None:
@@ -222,8 +177,3 @@ def _check(request: pb.SubmitBatchRequest) -> None:
 
 def _by_model(shards: list[ShardRow]) -> list[list[ShardRow]]:
     return [list(run) for _, run in itertools.groupby(shards, key=lambda shard: shard.model)]
-
-
-def _touch(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.utime(path)

@@ -39,15 +39,19 @@ class Group:
 class Journal:
     """One batch's file. Only its writer touches the file; only the loop touches the rest."""
 
-    __slots__ = ("_file", "busy", "end", "path", "waiting")
+    __slots__ = ("_file", "busy", "committed", "end", "path", "resting", "waiting")
 
     def __init__(self, path: Path, end: int) -> None:
         """`end` is where the last whole line ends; the file is made when the first line comes."""
         self.path = path
         self.end = end
         """Bytes that are synced."""
+        self.committed = 0
+        """Bytes that have been put into segments."""
         self.waiting: Group = Group()
         self.busy = False
+        self.resting = False
+        """It is closed when nothing waits."""
         self._file = -1
 
     def write(self, lines: list[bytes]) -> int:
@@ -70,19 +74,25 @@ class Journal:
 
     def open(self) -> None:
         """Open the file, made when it isn't there, and cut what is behind the end."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        folder = self.path.parent
+        new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(file, self.end)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            _sync(folder)
+            if new:
+                _sync(folder.parent)
         except OSError:
             os.close(file)
             raise
         self._file = file
+
+    def rest(self) -> None:
+        """Close the file as soon as nothing waits; it is opened again when a line comes."""
+        self.resting = True
+        if not self.busy:
+            self.close()
 
     def close(self) -> None:
         """Close the file; it is opened again when a line comes."""
@@ -91,10 +101,18 @@ class Journal:
             self._file = -1
 
 
+def _sync(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
 class Journals:
     """Writes the journals of all batches, a few at a time."""
 
-    def __init__(self, on_synced: Callable[[Journal, Group], None], on_change: Callable[[], None]) -> None:
+    def __init__(self, on_synced: Callable[[Group], None], on_change: Callable[[], None]) -> None:
         """`on_synced` is told of every group on disk, `on_change` when `stuck` or `backlog` fell."""
         self._on_synced = on_synced
         self._on_change = on_change
@@ -137,12 +155,14 @@ class Journals:
             size = await self._written(loop, journal, group)
             journal.end += size
             self.backlog -= group.size
-            self._on_synced(journal, group)
+            self._on_synced(group)
             self._on_change()
             if journal.waiting.lines:
                 self._ready.put_nowait(journal)
                 continue
             journal.busy = False
+            if journal.resting:
+                journal.close()
             if (idle := self._idle.pop(journal, None)) is not None:
                 idle.set()
 

@@ -12,9 +12,9 @@ import msgspec
 
 from haywain.clock import Clock
 from haywain.db import Database, Transaction
-from services.scheduler.batch import Tally
+from services.scheduler.segment import Claimed, Lease, Segment
 
-__all__ = ["Claimed", "Leases", "Segment", "Want"]
+__all__ = ["Claimed", "Leases", "Segment", "Want", "commit_segment"]
 
 
 class Want(msgspec.Struct, frozen=True):
@@ -23,34 +23,6 @@ class Want(msgspec.Struct, frozen=True):
     batch_id: str
     model: str
     most: int
-
-
-class Claimed(msgspec.Struct, frozen=True):
-    """A shard that was claimed."""
-
-    shard: int
-    rows: range
-    epoch: int
-
-
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """A synced piece of a batch's journal, one shard's part of it. All segments of a checkpoint span the same bytes."""
-
-    batch_id: str
-    shard: int
-    epoch: int
-    seq: int
-    object: str
-    start_byte: int
-    end_byte: int
-    tally: Tally
-    done: bool
-    """The shard has no row left."""
-
-    @property
-    def lease(self) -> tuple[str, int, int]:
-        """What it is fenced by."""
-        return self.batch_id, self.shard, self.epoch
 
 
 class Leases:
@@ -64,9 +36,21 @@ class Leases:
         self._clock = clock
         self._renewed_at = clock.now()
 
-    async def release_own(self) -> int:
-        """Give back what an earlier life of this replica held."""
+    async def release_own(self, *, alone: bool = False) -> int:
+        """Give back what an earlier life of this replica held; `alone`, what anybody did."""
+        if alone:
+            return await self._database.write(lambda tx: tx.execute("release_all"))
         return await self._database.write(lambda tx: tx.execute("release_own", owner=self._owner))
+
+    async def release(self, leases: Iterable[Lease]) -> None:
+        """Give leases of (batch, shard, epoch) back."""
+        held = list(leases)
+
+        def release(tx: Transaction) -> None:
+            for batch_id, shard, epoch in held:
+                tx.execute("release_shard", batch_id=batch_id, shard=shard, epoch=epoch)
+
+        await self._database.write(release)
 
     async def claim(self, wants: Sequence[Want]) -> list[list[Claimed]]:
         """Claim shards, one list a want: fewer than wanted, or none, when others hold them."""
@@ -83,14 +67,14 @@ class Leases:
         """Tell whether leases were not renewed for so long that they may have expired: claims would take them anew."""
         return self._clock.now() - self._renewed_at > self._seconds / 2
 
-    async def renew(self, leases: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    async def renew(self, leases: Iterable[Lease]) -> list[Lease]:
         """Extend leases of (batch, shard, epoch); answers those that are lost."""
         held = list(leases)
         if not held:
             self._renewed_at = self._clock.now()
             return []
 
-        def renew(tx: Transaction) -> list[tuple[str, int, int]]:
+        def renew(tx: Transaction) -> list[Lease]:
             self._renewed_at = now = self._clock.now()
             until = now + self._seconds
             return [
@@ -101,11 +85,11 @@ class Leases:
 
         return await self._database.write(renew)
 
-    async def commit(self, segments: Sequence[Segment]) -> list[tuple[str, int, int]]:
+    async def commit(self, segments: Sequence[Segment]) -> list[Lease]:
         """Commit segments and finish the shards that are done; answers the leases that are lost. Repeating changes nothing."""
 
-        def commit(tx: Transaction) -> list[tuple[str, int, int]]:
-            return [segment.lease for segment in segments if not _commit(tx, segment)]
+        def commit(tx: Transaction) -> list[Lease]:
+            return [segment.lease for segment in segments if not commit_segment(tx, segment)]
 
         return await self._database.write(commit)
 
@@ -116,7 +100,7 @@ class Leases:
             for segment in segments:
                 for claimed in _claimed(tx.fetch("claim_shard", batch_id=segment.batch_id, shard=segment.shard, **self._terms())):
                     mine = msgspec.structs.replace(segment, epoch=claimed.epoch)
-                    _commit(tx, mine)
+                    commit_segment(tx, mine)
                     tx.execute("release_shard", batch_id=mine.batch_id, shard=mine.shard, epoch=mine.epoch)
 
         await self._database.write(recover)
@@ -151,11 +135,12 @@ class _Row(msgspec.Struct):
     epoch: int
 
 
-def _commit(tx: Transaction, segment: Segment) -> bool:
+def commit_segment(tx: Transaction, segment: Segment, statement: str = "commit_segment") -> bool:
+    """Commit a segment, by a statement that is fenced; False when the lease is lost, or all was committed before."""
     tally = segment.tally
     batch_id, shard, epoch = segment.lease
     touched = tx.execute(
-        "commit_segment",
+        statement,
         batch_id=batch_id, shard=shard, epoch=epoch, seq=segment.seq, object=segment.object,
         start_byte=segment.start_byte, end_byte=segment.end_byte, completed=tally.completed, failed=tally.failed,
         input_tokens=tally.input_tokens, cached_tokens=tally.cached_tokens,

@@ -66,12 +66,12 @@ def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason]) ->
         state=state,
         counts=counts(batch.submission, batch.tally),
         usage=usage(batch.tally),
-        queued=0 if ended else total - batch.accepted - batch.running,
+        queued=0 if ended else max(0, total - batch.accepted - batch.running),
         running=batch.running,
         rows_per_second=rows,
         tokens_per_second=tokens,
         start_time=timestamp(batch.start_time),
-        waiting_reason=pb.Progress.WAITING_REASON_UNSPECIFIED if ended or batch.running else why(batch),
+        waiting_reason=pb.Progress.WAITING_REASON_UNSPECIFIED if ended or batch.running or batch.elsewhere else why(batch),
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from haywain import log
 from haywain.engine.v1 import engine_pb2
 from services.scheduler.batch import Attempt, Batch, Held, Tally
-from services.scheduler.journal import Group, Journal, Journals
+from services.scheduler.journal import Group, Journals
+from services.scheduler.ledger import Ledger
 from services.scheduler.results import ResultLines, unrun_line
 
 __all__ = ["Recorder"]
@@ -23,14 +24,15 @@ _log = log.get()
 class Recorder:
     """Accepts the outcomes of rows."""
 
-    def __init__(self, journals: Journals, max_attempts: int) -> None:
+    def __init__(self, journals: Journals, ledger: Ledger, max_attempts: int) -> None:
         """`max_attempts` is how often engines may refuse a row as retryable."""
         self._journals = journals
+        self._ledger = ledger
         self._max_attempts = max_attempts
         self.retry: Callable[[Attempt], None] = lambda attempt: attempt.held.give_back([attempt])
         """Called with a row that is to be tried again, later."""
         self.recorded: Callable[[Batch, list[Held]], None] = lambda batch, held: None
-        """Called when rows were recorded, with the shards they are of."""
+        """Called when lines of rows are on the disk, with the shards they are of."""
         self.dropped = 0
         """Results that came for nothing: late, repeated, or of a lost lease."""
 
@@ -73,20 +75,19 @@ class Recorder:
         batch = held.batch
         batch.recorded[attempt.row] = outcome
         batch.accepted += 1
-        tallies: dict[Held, Tally] = self._journals.append(batch.journal, line)
+        tallies: dict[Held, Tally] = self._journals.append(held.journal, line)
         tally = tallies.get(held)
         if tally is None:
             tally = tallies[held] = Tally()
         return tally
 
-    def synced(self, journal: Journal, group: Group) -> None:
-        """Count the rows of lines that are on disk now."""
+    def synced(self, group: Group) -> None:
+        """Take note of lines that are on the disk now."""
         tallies: dict[Held, Tally] = group.notes
         for held, tally in tallies.items():
             held.delta.add(tally)
             held.unrecorded -= tally.rows
-            held.batch.tally.add(tally)
-            held.batch.meter.add(tally.rows, tally.output_tokens)
+            self._ledger.synced(held, tally)
         if tallies:
             batch = next(iter(tallies)).batch
             self.recorded(batch, list(tallies))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,7 +13,7 @@ import msgspec
 from haywain import log
 from services.scheduler.batch import Tally
 
-__all__ = ["GOOD", "Replay", "entries", "lines_after", "replay", "row_prefix", "tally_of"]
+__all__ = ["GOOD", "Replay", "entries", "lines_after", "outcomes", "replay", "row_prefix", "tally_of"]
 
 _CHUNK_BYTES = 1 << 20
 _SEND_BYTES = 512 * 1024
@@ -64,11 +64,11 @@ def replay(path: Path, prefix: bytes, row_count: int, checkpoint: int, firsts: S
     return Replay(recorded, end, tail)
 
 
-def entries(file: BinaryIO, prefix: bytes, row_count: int, end: int = 1 << 62) -> Iterator[tuple[int, bytes, int]]:
-    """Yield (offset, line, row) of each whole line before byte `end`, row -1 where it isn't one of ours. Blocking."""
+def entries(lines: Iterable[bytes], prefix: bytes, row_count: int) -> Iterator[tuple[int, bytes, int]]:
+    """Yield (offset, line, row) of each whole line, row -1 where it isn't one of ours. Blocking, if `lines` is a file."""
     begin, behind = len(prefix), len(prefix) + 8
     offset = 0
-    for line in file:
+    for line in lines:
         row = -1
         if line.startswith(prefix) and line.endswith((GOOD, _BAD)):
             try:
@@ -77,32 +77,37 @@ def entries(file: BinaryIO, prefix: bytes, row_count: int, end: int = 1 << 62) -
                 row = -1
             if row >= row_count:
                 row = -1
-        if offset >= end or (row < 0 and not line.endswith(b"\n")):
-            return  # the torn last line, or what is behind it
+        if row < 0 and not line.endswith(b"\n"):
+            return  # the torn last line
         yield offset, line, row
         offset += len(line)
 
 
-def lines_after(path: Path, after_line: int, end: int) -> Iterator[tuple[bytes, int]]:
-    """Yield (whole lines, lines so far) from behind `after_line` lines up to byte `end`. Blocking.
+def outcomes(lines: Iterable[bytes], prefix: bytes, rows: range) -> bytearray:
+    """Tell of `rows` which have a line: 0 none, 1 completed, 2 failed. Blocking, if `lines` is a file."""
+    found = bytearray(len(rows))
+    for _, line, row in entries(lines, prefix, rows.stop):
+        if row >= rows.start and not found[row - rows.start]:
+            found[row - rows.start] = 1 if line.endswith(GOOD) else 2
+    return found
+
+
+def lines_after(lines: Iterable[bytes], after_line: int) -> Iterator[tuple[bytes, int]]:
+    """Yield (whole lines, lines so far) from behind `after_line` lines. Blocking, if `lines` is a file.
 
     When there are none, one empty piece tells how many lines there are.
     """
-    count = at = size = 0
+    count = size = 0
     held: list[bytes] = []
-    with _opened(path) as file:
-        for line in file:
-            at += len(line)
-            if at > end:
-                break
-            count += 1
-            if count <= after_line:
-                continue
-            if held and size + len(line) > _SEND_BYTES:
-                yield b"".join(held), count - 1
-                held, size = [], 0
-            held.append(line)
-            size += len(line)
+    for line in lines:
+        count += 1
+        if count <= after_line:
+            continue
+        if held and size + len(line) > _SEND_BYTES:
+            yield b"".join(held), count - 1
+            held, size = [], 0
+        held.append(line)
+        size += len(line)
     if held or count <= after_line:
         yield b"".join(held), count
 

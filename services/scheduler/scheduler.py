@@ -13,7 +13,7 @@ from pathlib import Path
 
 from google.protobuf import json_format
 
-from haywain import crash, errors, lockfile
+from haywain import crash, errors, lockfile, log
 from haywain.blobs import BlobStore, DirectoryBlobStore, mapped
 from haywain.clock import Clock, SystemClock
 from haywain.db import Database, open_database
@@ -27,13 +27,18 @@ from services.scheduler.claims import Claims
 from services.scheduler.dispatch import Dispatcher
 from services.scheduler.engines import Engines
 from services.scheduler.intake import Intake
-from services.scheduler.journal import Group, Journal, Journals
+from services.scheduler.journal import Group, Journals
+from services.scheduler.journal_ledger import JournalLedger
 from services.scheduler.leases import Leases
+from services.scheduler.ledger import Ledger
 from services.scheduler.link import names_of
+from services.scheduler.news import News
 from services.scheduler.progress import Changes, describe
 from services.scheduler.recording import Recorder
 from services.scheduler.returns import Returns
 from services.scheduler.sealing import Sealing
+from services.scheduler.segment_ledger import SegmentLedger
+from services.scheduler.shared import Shared
 from services.scheduler.store import Store
 
 __all__ = ["Scheduler"]
@@ -44,12 +49,13 @@ _SWEEP_SECONDS = 60.0
 _PATIENCE_SECONDS = 2.0
 """A scheduler that was killed may need a moment to be gone: it may be waiting for the disk."""
 _ENGINES_KEPT_SECONDS = 86_400.0
+_log = log.get()
 
 
 class Scheduler:
     """Everything of one data folder."""
 
-    def __init__(self, settings: Settings, database: Database, blobs: BlobStore, clock: Clock) -> None:
+    def __init__(self, settings: Settings, database: Database, blobs: BlobStore, clock: Clock, *, alone: bool) -> None:
         """Use `open`."""
         mine = settings.scheduler
         self.settings = mine
@@ -57,39 +63,64 @@ class Scheduler:
         self._blobs = blobs
         self._database = database
         self._store = Store(database)
-        leases = Leases(database, mine.replica, mine.lease_seconds, clock)
-        self.intake = Intake(self._store, leases, blobs, settings.data / "incremental", clock)
+        self._alone = alone
+        self._leases = leases = Leases(database, mine.replica, mine.lease_seconds, clock)
+        self._shared = shared = Shared(database, mine.replica, mine.lease_seconds, clock)
+        folder = settings.data / "incremental"
+        several = SegmentLedger(shared, folder, mine.lease_seconds)
+        self._ledger: Ledger = JournalLedger(leases, self._store, folder) if alone else several
+        self.intake = Intake(self._store, self._ledger, blobs, clock)
+        self._news = News(shared, self.intake.batches, clock)
         self._journals = Journals(self._synced, self._disk_changed)
-        self._recorder = recorder = Recorder(self._journals, mine.max_attempts)
-        self._claims = Claims(leases, mine.lease_seconds, self.intake.batches)
+        self._recorder = recorder = Recorder(self._journals, self._ledger, mine.max_attempts)
+        self._claims = Claims(leases, self._ledger, mine.lease_seconds, self.intake.batches)
         self.dispatcher = Dispatcher(mine, clock, self._claims, recorder)
         self._returns = Returns(mine, clock, self.dispatcher, recorder)
         self.engines = Engines(mine, clock, self.dispatcher, self._returns)
-        self._checkpoints = Checkpoints(leases, self._claims, mine.checkpoint_seconds)
+        self._checkpoints = Checkpoints(self._ledger, self._claims, mine.checkpoint_seconds)
         self.changes = Changes()
-        self._sealing = Sealing(self._store, blobs)
+        self._sealing = Sealing(self._ledger, blobs)
         self._lock = contextlib.ExitStack()
         self.intake.added = self.dispatcher.add
         self.dispatcher.sender.started = self.intake.start
         self.dispatcher.paused = self._full
         recorder.recorded = self._recorded
         self._checkpoints.finished = self._finished
+        several.look = self._look
+        self._news.came, self._news.went, self._news.changed = self.intake.find, self._gone, self._changed
 
     @classmethod
     async def open(cls, settings: Settings, clock: Clock | None = None) -> Scheduler:
         """Open the data folder and find its batches again. Raises SettingsError when another scheduler has it."""
+        several = settings.scheduler.replicas > 1
+        if several and not settings.db.url:
+            raise errors.SettingsError(
+                f"scheduler.replicas is {settings.scheduler.replicas}: more than one scheduler needs PostgreSQL, set db.url"
+            )
         lock = contextlib.ExitStack()
         with mapped(str(settings.data)):
             settings.data.mkdir(parents=True, exist_ok=True)
-            refusal = f"{settings.data}: another scheduler runs on this data folder"
-            lock.enter_context(lockfile.held(settings.data / "scheduler.lock", refusal, patience_seconds=_PATIENCE_SECONDS))
+            _take_folder(lock, settings)
         database = await open_database(settings.db.url, Path(__file__).parent / "sql", settings.data / "scheduler.db")
-        scheduler = cls(settings, database, DirectoryBlobStore(settings.data / "blobs"), clock or SystemClock())
+        recordings = await Store(database).recordings()
+        if several and JournalLedger.name in recordings:
+            await database.close()
+            raise errors.SettingsError(
+                "batches that a single scheduler took in have not ended: start with scheduler.replicas=1 until they have"
+            )
+        alone = not several and SegmentLedger.name not in recordings
+        scheduler = cls(settings, database, DirectoryBlobStore(settings.data / "blobs"), clock or SystemClock(), alone=alone)
         scheduler._lock = lock
-        await scheduler.intake.load()
-        for text in await scheduler._store.engines(scheduler._clock.now() - _ENGINES_KEPT_SECONDS):
-            scheduler.engines.remember(json_format.Parse(text, engine_pb2.Engine(), ignore_unknown_fields=True))
+        await scheduler._load(others=several)
         return scheduler
+
+    async def _load(self, *, others: bool) -> None:
+        released = await self._leases.release_own(alone=not others)
+        await self._shared.release_own()
+        _log.info("leases.released", shards=released)
+        await self.intake.load()
+        for text in await self._store.engines(self._clock.now() - _ENGINES_KEPT_SECONDS):
+            self.engines.remember(json_format.Parse(text, engine_pb2.Engine(), ignore_unknown_fields=True))
 
     async def run(self) -> None:
         """Run the loops until cancelled."""
@@ -97,6 +128,8 @@ class Scheduler:
             async with asyncio.TaskGroup() as group:
                 for loop in (self._journals, self._claims, self._checkpoints, self._returns, self.engines):
                     group.create_task(loop.run(), name=type(loop).__name__)
+                if not self._alone:
+                    group.create_task(self._news.run(), name="News")
                 group.create_task(self._sweep(), name="sweep")
         finally:
             self._sealing.close()
@@ -104,14 +137,19 @@ class Scheduler:
     async def settle(self) -> None:
         """Send no more rows, and get what has come back onto the disk; for an orderly end."""
         self.dispatcher.paused = lambda: True
-        for batch in list(self.intake.batches.values()):
-            await self._journals.flushed(batch.journal)
+        batches = list(self.intake.batches.values())
+        for batch in batches:
+            for journal in self._ledger.journals(batch):
+                await self._journals.flushed(journal)
         await self._checkpoints.commit()
+        if not self._alone:
+            await self._leases.release(held.lease for batch in batches for held in batch.held.values())
 
     async def close(self) -> None:
         """Let go of the data folder."""
         for batch in self.intake.batches.values():
-            batch.journal.close()
+            for journal in self._ledger.journals(batch):
+                journal.close()
         await self._database.close()
         self._lock.close()
 
@@ -127,32 +165,41 @@ class Scheduler:
 
     async def stop(self, batch_id: str, reason: int) -> Batch:
         """Stop a batch: when this returns nothing more of it will be recorded. Raises BatchMissing."""
+        await self.fresh()
         batch = await self.intake.stop(batch_id, reason)
         self.dispatcher.remove(batch)
-        await self._journals.flushed(batch.journal)
+        await self._flushed(batch)
         crash.point("scheduler:stopped")
+        await self.fresh()
         self._finished(batch)
         self.changes.add(batch_id, urgent=True)
         return batch
 
     async def seal(self, batch_id: str) -> pb.SealBatchResponse:
         """Write a batch's output and error blobs. Raises BatchMissing, Conflict while rows run."""
+        await self.fresh()
         batch = self.intake.get(batch_id)
         if not batch.ended:
             raise errors.Conflict(f"Batch '{batch_id}' has rows that wait or run.")
-        await self._journals.flushed(batch.journal)
+        await self._flushed(batch)
         sealed = await self._sealing.seal(batch)
         self.changes.add(batch_id)
         return sealed
 
     async def forget(self, batch_id: str) -> None:
         """Drop what is kept of a batch. Raises Conflict while rows run."""
+        await self.fresh()
         batch = self.intake.batches.get(batch_id)
         if batch is not None and not batch.ended:
             raise errors.Conflict(f"Batch '{batch_id}' has rows that wait or run.")
         if batch is not None:
-            await self._journals.flushed(batch.journal)
+            await self._flushed(batch)
         await self.intake.forget(batch_id)
+
+    async def fresh(self) -> None:
+        """Know what other schedulers did. Raises Unavailable."""
+        if not self._alone:
+            await self._news.look()
 
     def progress(self, batch: Batch) -> pb.Progress:
         """Tell how far a batch is."""
@@ -181,8 +228,13 @@ class Scheduler:
 
     # -- what the parts tell each other ---------------------------------------------------------------------------------------
 
-    def _synced(self, journal: Journal, group: Group) -> None:
-        self._recorder.synced(journal, group)
+    def _synced(self, group: Group) -> None:
+        self._recorder.synced(group)
+
+    async def _flushed(self, batch: Batch) -> None:
+        """Wait for a journal in which every synced line counts."""
+        if batch.journal is not None:
+            await self._journals.flushed(batch.journal)
 
     def _recorded(self, batch: Batch, held: list[Held]) -> None:
         done = any(one.unrecorded <= 0 for one in held)
@@ -192,8 +244,25 @@ class Scheduler:
     def _finished(self, batch: Batch) -> None:
         if batch.ended:
             self.dispatcher.remove(batch)
-            if not batch.journal.busy:
-                batch.journal.close()
+            for journal in self._ledger.journals(batch):
+                journal.rest()
+
+    async def _look(self) -> None:
+        with contextlib.suppress(errors.HaywainError):  # the next look will do
+            await self._news.look()
+
+    def _changed(self, batch: Batch) -> None:
+        self._finished(batch)
+        if not batch.ended:
+            for model in batch.queued_shards:
+                self.dispatcher.refresh(batch, model)
+        self.changes.add(batch.batch_id, urgent=batch.ended)
+
+    def _gone(self, batch: Batch) -> None:
+        self.dispatcher.remove(batch)
+        for journal in self._ledger.journals(batch):
+            journal.rest()
+        self.intake.drop(batch)
 
     def _full(self) -> bool:
         return self._journals.stuck > 0 or self._journals.backlog > _BACKLOG_BYTES
@@ -205,4 +274,20 @@ class Scheduler:
     async def _sweep(self) -> None:
         while True:
             await self.intake.sweep(self._clock.now() - self.settings.incremental_retention_seconds)
+            if not self._alone:
+                with contextlib.suppress(errors.HaywainError):
+                    await self._shared.drop_forgotten(self._news.seen)
             await asyncio.sleep(_SWEEP_SECONDS)
+
+
+def _take_folder(lock: contextlib.ExitStack, settings: Settings) -> None:
+    """Hold the data folder: alone, or together with other replicas and one's name alone. Raises SettingsError."""
+    mine = settings.scheduler
+    refusal = f"{settings.data}: another scheduler runs on this data folder"
+    several = mine.replicas > 1
+    folder = settings.data / "scheduler.lock"
+    lock.enter_context(lockfile.held(folder, refusal, patience_seconds=_PATIENCE_SECONDS, shared=several))
+    if several:
+        refusal = f"{settings.data}: another scheduler is called {mine.replica}"
+        own = settings.data / f"{mine.replica}.name.lock"
+        lock.enter_context(lockfile.held(own, refusal, patience_seconds=_PATIENCE_SECONDS))

@@ -1,12 +1,11 @@
-"""Sealing: a batch's journal, in order of completion, becomes an output and an error blob in the order of the input's lines.
+"""Sealing: a batch's results, in order of completion, become an output and an error blob in the order of the input's lines.
 
-Twelve bytes a row are in memory, whatever the lines' size. The result depends on the journal, the input and the stop reason only,
-so sealing again gives the same bytes.
+Twelve bytes a row are in memory, whatever the lines' size. What is written depends on the results, the input and the stop reason
+only, so sealing again gives the same bytes.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import heapq
 import os
@@ -20,6 +19,7 @@ from typing import BinaryIO, Self
 import msgspec
 
 from haywain import crash
+from services.scheduler.pieces import Piece, Pieces
 from services.scheduler.replay import GOOD, entries
 from services.scheduler.results import unrun_line
 from services.scheduler.rows import ENTRY_BYTES, BadLine, Lines, unpack_entry
@@ -38,15 +38,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     input: str
     index: str
-    journal: str
-    journal_end: int
-    """What is behind this byte was never synced."""
+    results: tuple[Piece, ...]
+    """Where the lines of recorded rows are."""
     prefix: bytes
     row_count: int
     models: tuple[int, ...]
     """The first row of each model's."""
     unrun: tuple[str, str]
-    """Code and message of rows that are not in the journal."""
+    """Code and message of rows that are not in the results."""
     rejected: str = ""
     """Error lines of lines that are no rows, by line number; empty for none."""
     output: str
@@ -64,35 +63,34 @@ class Sealed(msgspec.Struct, frozen=True):
 def seal(plan: Plan) -> tuple[Sealed, Sealed]:
     """Write output and error file; both paths must be new. Blocking."""
     places, lengths = _recorded(plan)
-    with _opened(plan.journal) as journal, _Input(plan) as source, _Writer(plan.output) as output, _Errors(plan) as error:
-        begin = end = lines = 0  # a run of completed rows that are neighbours in the journal as well
+    with Pieces(plan.results) as results, _Input(plan) as source, _Writer(plan.output) as output, _Errors(plan) as error:
+        begin = end = lines = 0  # a run of completed rows that are neighbours there as well
         for row in source.in_line_order():
             length, place = lengths[row], places[row]
             if place & _GOOD:
                 if place != end or end - begin > _PIECE_BYTES:
-                    output.copy(journal, begin & ~_GOOD, end - begin, lines)
+                    output.copy(results, begin & ~_GOOD, end - begin, lines)
                     begin, end, lines = place, place, 0
                 end += length
                 lines += 1
             elif length:
-                error.copy_line(journal, place, length, source.number(row))
+                error.copy_line(results, place, length, source.number(row))
             else:
                 custom_id, number = source.row(row)
                 error.write_line(unrun_line(plan.prefix, row, custom_id, number, plan.unrun), number)
-        output.copy(journal, begin & ~_GOOD, end - begin, lines)
+        output.copy(results, begin & ~_GOOD, end - begin, lines)
         crash.point("scheduler:sealing")
         error.finish()
     return output.sealed(), error.sealed()
 
 
 def _recorded(plan: Plan) -> tuple[array[int], array[int]]:
-    """Find each row's line in the journal: its offset, with a bit for those that completed, and its length, 0 for none."""
+    """Find each row's line: its offset in the results, with a bit for those that completed, and its length, 0 for none."""
     places, lengths = array("Q", bytes(8 * plan.row_count)), array("I", bytes(4 * plan.row_count))
-    with _opened(plan.journal) as file:
-        for offset, line, row in entries(file, plan.prefix, plan.row_count, plan.journal_end):
-            if row >= 0 and not lengths[row]:
-                lengths[row] = len(line)
-                places[row] = offset | _GOOD if line.endswith(GOOD) else offset
+    for offset, line, row in entries(Pieces(plan.results).lines(), plan.prefix, plan.row_count):
+        if row >= 0 and not lengths[row]:
+            lengths[row] = len(line)
+            places[row] = offset | _GOOD if line.endswith(GOOD) else offset
     return places, lengths
 
 
@@ -165,13 +163,10 @@ class _Writer:
     def write(self, line: bytes) -> None:
         self._take(line, 1)
 
-    def copy(self, source: BinaryIO, offset: int, size: int, lines: int) -> None:
-        """Append lines of a file that is no longer written to."""
+    def copy(self, source: Pieces, offset: int, size: int, lines: int) -> None:
+        """Append lines that are recorded."""
         if size:
-            data = os.pread(source.fileno(), size, offset)
-            if len(data) != size:
-                raise OSError(errno.EIO, "the journal is cut short")
-            self._take(data, lines)
+            self._take(source.read(size, offset), lines)
 
     def sealed(self) -> Sealed:
         return Sealed(self._lines, self._size, self._hash.hexdigest())
@@ -213,7 +208,7 @@ class _Errors(_Writer):
         self._rejected = _opened(plan.rejected or os.devnull)
         self._take_next()
 
-    def copy_line(self, source: BinaryIO, offset: int, size: int, number: int) -> None:
+    def copy_line(self, source: Pieces, offset: int, size: int, number: int) -> None:
         self._catch_up(number)
         self.copy(source, offset, size, 1)
 

@@ -13,10 +13,10 @@ from haywain import crash, errors
 from haywain.blobs import BlobStore, mapped
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from services.scheduler.batch import Batch
+from services.scheduler.ledger import Ledger
 from services.scheduler.progress import counts, usage
 from services.scheduler.seal import Plan, Sealed
 from services.scheduler.sealer import Sealer
-from services.scheduler.store import Store
 
 __all__ = ["Sealing"]
 
@@ -33,14 +33,19 @@ _UNRUN: dict[int, tuple[str, str]] = {
 class _Both(msgspec.Struct, frozen=True):
     output: Sealed
     error: Sealed
+    turn: int = 1
+    """In which turn it was written: each has keys of its own, so that whoever lost its turn replaces nothing."""
+
+    def key(self, kind: str, batch: Batch) -> str:
+        return f"{kind}-{batch.batch_id}" + (f"-{self.turn}" if self.turn > 1 else "")
 
 
 class Sealing:
     """Seals batches."""
 
-    def __init__(self, store: Store, blobs: BlobStore) -> None:
+    def __init__(self, ledger: Ledger, blobs: BlobStore) -> None:
         """The sealing process starts when it is first needed."""
-        self._store = store
+        self._ledger = ledger
         self._blobs = blobs
         self._sealer = Sealer()
         self._running: dict[str, asyncio.Task[_Both]] = {}
@@ -51,8 +56,8 @@ class Sealing:
         tally = batch.tally
         tally.completed, tally.failed = both.output.lines, both.error.lines - batch.submission.rejected_count
         return pb.SealBatchResponse(
-            output=_message(_key("output", batch), both.output),
-            error=_message(_key("error", batch), both.error),
+            output=_message(both.key("output", batch), both.output),
+            error=_message(both.key("error", batch), both.error),
             counts=counts(batch.submission, tally),
             usage=usage(tally),
         )
@@ -72,7 +77,7 @@ class Sealing:
             return None
         both = msgspec.json.decode(batch.submission.sealed, type=_Both)
         for kind, sealed in (("output", both.output), ("error", both.error)):
-            if sealed.lines and await self._blobs.size(_key(kind, batch)) != sealed.size:
+            if sealed.lines and await self._blobs.size(both.key(kind, batch)) != sealed.size:
                 return None
         return both
 
@@ -84,36 +89,45 @@ class Sealing:
         return await asyncio.shield(running)  # a caller that leaves does not stop it
 
     async def _seal(self, batch: Batch) -> _Both:
+        turn = await self._ledger.seal_turn(batch)
+        if not turn:
+            await self._ledger.committed()
+            if (known := await self._known(batch)) is None:
+                raise errors.Unavailable(f"Batch '{batch.batch_id}' is being sealed elsewhere.", retry_after=1)
+            return known
+        keeping = asyncio.create_task(self._ledger.keep_turn(batch, turn))
+        try:
+            return await self._seal_in_turn(batch, turn)
+        finally:
+            keeping.cancel()
+
+    async def _seal_in_turn(self, batch: Batch, turn: int) -> _Both:
         terms = batch.submission
         output, error = self._blobs.scratch(), self._blobs.scratch()
         rejected = str(await self._blobs.local(terms.rejected_key)) if terms.rejected_key else ""
         plan = Plan(
-            input=str(batch.input.path), index=str(batch.index), journal=str(batch.journal.path), journal_end=batch.journal.end,
+            input=str(batch.input.path), index=str(batch.index), results=tuple(await self._ledger.results(batch.batch_id, batch)),
             prefix=batch.prefix, row_count=terms.row_count, models=batch.models,
             unrun=_UNRUN.get(batch.stop_reason, _UNRUN[pb.StopBatchRequest.REASON_FAILED]),
             rejected=rejected, output=str(output), error=str(error),
         )  # fmt: skip
         try:
             with mapped(f"sealing {batch.batch_id}"):
-                both = _Both(*await self._sealer.seal(plan))
+                both = _Both(*await self._sealer.seal(plan), turn)
             crash.point("scheduler:sealed")
             for path, kind, sealed in ((output, "output", both.output), (error, "error", both.error)):
                 if sealed.lines:
-                    await self._blobs.publish(path, _key(kind, batch))
+                    await self._blobs.publish(path, both.key(kind, batch))
                     crash.point("scheduler:sealed-blob-stored")
         except BrokenProcessPool as broken:
             raise errors.Unavailable("the sealing process died", retry_after=1) from broken
         finally:
             await asyncio.to_thread(_remove, output, error)
         sealed_json = msgspec.json.encode(both).decode()
-        await self._store.seal(batch.batch_id, sealed_json)
+        remembered = await self._ledger.sealed(batch, turn, sealed_json)
         crash.point("scheduler:seal-recorded")
-        batch.submission = msgspec.structs.replace(terms, sealed=sealed_json)
-        return both
-
-
-def _key(kind: str, batch: Batch) -> str:
-    return f"{kind}-{batch.batch_id}"
+        batch.submission = msgspec.structs.replace(batch.submission, sealed=remembered)
+        return msgspec.json.decode(remembered, type=_Both)
 
 
 def _message(key: str, sealed: Sealed) -> pb.SealedBlob | None:

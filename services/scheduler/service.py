@@ -14,6 +14,7 @@ from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import Settings
 from services.scheduler.calls import Call
 from services.scheduler.models import merged
+from services.scheduler.pieces import Pieces
 from services.scheduler.replay import lines_after
 from services.scheduler.scheduler import Scheduler
 
@@ -38,6 +39,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def GetProgress(self, request: pb.GetProgressRequest, context: Any) -> pb.GetProgressResponse:
         """Tell how far batches are."""
+        await self._scheduler.fresh()
         return pb.GetProgressResponse(progress=self._progress(request.batch_ids))
 
     async def WatchProgress(self, request: pb.WatchProgressRequest, context: Any) -> AsyncIterator[pb.WatchProgressResponse]:
@@ -64,8 +66,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def ReadResults(self, request: pb.ReadResultsRequest, context: Any) -> AsyncIterator[pb.ReadResultsResponse]:
         """Stream the lines recorded so far."""
-        path, end = self._scheduler.intake.journal(request.batch_id)
-        pieces = lines_after(path, request.after_line, end)
+        results = await self._scheduler.intake.results(request.batch_id)
+        pieces = lines_after(Pieces(results).lines(), request.after_line)
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield pb.ReadResultsResponse(data=piece[0], line=piece[1])
 

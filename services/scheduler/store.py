@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from haywain import errors
-from haywain.db import Database, Transaction
-from services.scheduler.batch import Submission, Tally
+from haywain.db import Database, Row, Transaction
+from services.scheduler.batch import Submission
+from services.scheduler.segment import Tally
 
-__all__ = ["ShardRow", "Store", "Stored"]
+__all__ = ["ShardRow", "Store", "Stored", "mark", "tally_of"]
 
+_TALLY = ("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _MANY_SHARDS = 1_000
 """So many new ones make the statistics wrong by which PostgreSQL finds the next to claim."""
 
@@ -32,7 +34,7 @@ class Stored(msgspec.Struct, frozen=True):
     submission: Submission
     shards: list[ShardRow]
     tally: Tally
-    """Tokens of committed segments; its rows are not counted here."""
+    """Of committed segments."""
     end_byte: int
     """Bytes of the journal that committed segments cover."""
 
@@ -54,6 +56,7 @@ class Store:
                 tx.execute_many("insert_shard", rows)
                 if len(rows) >= _MANY_SHARDS:
                     tx.execute("shards_inserted")
+                mark(tx, submission)
             return _stored(tx, _get(tx, submission.batch_id))
 
         return await self._database.write(submit)
@@ -67,16 +70,22 @@ class Store:
 
         return await self._database.read(load)
 
-    async def get(self, batch_id: str) -> Submission:
+    async def get(self, batch_id: str) -> Stored:
         """Read one. Raises BatchMissing."""
-        return await self._database.read(lambda tx: _get(tx, batch_id))
+        return await self._database.read(lambda tx: _stored(tx, _get(tx, batch_id)))
+
+    async def recordings(self) -> set[str]:
+        """Tell by which ledgers submissions are recorded."""
+        return {str(row["recording"]) for row in await self._database.read(lambda tx: tx.fetch("list_recordings"))}
 
     async def start(self, batch_id: str, now: float) -> float:
         """Remember when the first row was dispatched; gives the first time that was remembered."""
 
         def start(tx: Transaction) -> float:
             tx.execute("start_submission", batch_id=batch_id, now=now)
-            return _get(tx, batch_id).start_time or now
+            found = _get(tx, batch_id)
+            mark(tx, found)
+            return found.start_time or now
 
         return await self._database.write(start)
 
@@ -85,7 +94,9 @@ class Store:
 
         def stop(tx: Transaction) -> int:
             tx.execute("stop_submission", batch_id=batch_id, reason=reason)
-            return _get(tx, batch_id).stop_reason
+            found = _get(tx, batch_id)
+            mark(tx, found)
+            return found.stop_reason
 
         return await self._database.write(stop)
 
@@ -95,7 +106,14 @@ class Store:
 
     async def delete(self, batch_id: str) -> None:
         """Forget a submission, its shards and segments."""
-        await self._database.write(lambda tx: tx.execute("delete_submission", batch_id=batch_id))
+
+        def delete(tx: Transaction) -> None:
+            row = tx.fetch_one("get_submission", batch_id=batch_id)
+            if row is not None and row["recording"] != "journal":
+                tx.execute("insert_forgotten", batch_id=batch_id, **_next_change(tx))
+            tx.execute("delete_submission", batch_id=batch_id)
+
+        await self._database.write(delete)
 
     async def put_engine(self, engine_id: str, description: str, now: float) -> None:
         """Remember an engine's description."""
@@ -105,6 +123,18 @@ class Store:
         """Read the descriptions remembered since a time."""
         rows = await self._database.read(lambda tx: tx.fetch("list_engines", since=since))
         return [str(row["description"]) for row in rows]
+
+
+def mark(tx: Transaction, submission: Submission) -> None:
+    """Number a change of a submission, so that other schedulers see it. Those of a scheduler that is alone need no numbers."""
+    if submission.recording != "journal":
+        tx.execute("mark_submission", batch_id=submission.batch_id, **_next_change(tx))
+
+
+def _next_change(tx: Transaction) -> dict[str, int]:
+    # Writes come one after the other: a number that can be read has no smaller one to come.
+    row = tx.fetch_one("next_change") or {}
+    return {"changed": int(row["number"])}
 
 
 def _get(tx: Transaction, batch_id: str) -> Submission:
@@ -117,5 +147,9 @@ def _get(tx: Transaction, batch_id: str) -> Submission:
 def _stored(tx: Transaction, submission: Submission) -> Stored:
     shards = msgspec.convert(tx.fetch("list_shards", batch_id=submission.batch_id), list[ShardRow])
     total = tx.fetch_one("total_segments", batch_id=submission.batch_id) or {}
-    tokens = {name: value for name, value in total.items() if name.endswith("_tokens")}
-    return Stored(submission, shards, msgspec.convert(tokens, Tally), int(total.get("end_byte", 0)))
+    return Stored(submission, shards, tally_of(total), int(total.get("end_byte", 0)))
+
+
+def tally_of(total: Row) -> Tally:
+    """Make a tally of a row's columns of the same names."""
+    return Tally(*(int(total[name]) for name in _TALLY))

@@ -85,7 +85,7 @@ async def test_a_journal_that_lost_what_was_committed(settings: Settings) -> Non
     """Rows whose lines are gone although SQL knows of them run again, and tokens are counted once, also after more restarts."""
     async with mesh(quick(settings)) as running:
         engine, batch_id = await half_done(running, 40, 35)
-        await eventually(lambda: running.scheduler.intake.get(batch_id).checkpointed, lambda end: end > 0)
+        await eventually(lambda: running.scheduler.intake.get(batch_id).journal.committed, lambda end: end > 0)
         await running.scheduler.settle()
         await engine.kill()
     journal = journal_of(settings, batch_id)

@@ -15,9 +15,11 @@ from services.scheduler.batch import Attempt, Batch, Held, Submission, Tally
 from services.scheduler.journal import Journal
 from services.scheduler.meter import Meter
 from services.scheduler.models import merged
+from services.scheduler.pieces import Piece, Pieces
 from services.scheduler.replay import lines_after, replay, row_prefix
 from services.scheduler.results import ResultLines, clean_body, unrun_line
 from services.scheduler.rows import BadLine, Input, Lines, Window
+from services.scheduler.segment import Claimed
 from services.scheduler.suspects import Suspects
 
 _ENTRY = Struct("<QII")
@@ -33,10 +35,10 @@ def make_held(rows: int, *, length: int = 10, recorded: tuple[int, ...] = ()) ->
     for row in recorded:
         marks[row] = 1
     batch = Batch(
-        submission=submission, recorded=marks, journal=Journal(Path("none"), 0), input=Input(Path("none")), index=Path("none"),
+        submission=submission, recorded=marks, input=Input(Path("none")), index=Path("none"),
         lines=Lines(""), prefix=row_prefix("batch_ab"), meter=Meter(FakeClock()),
     )  # fmt: skip
-    held = Held(batch, 0, batch.key("m"), range(rows), 1)
+    held = Held(batch, "m", Claimed(0, range(rows), 1), Journal(Path("none"), 0))
     held.load(b"".join(_ENTRY.pack(row * length, length, row + 1) for row in range(rows)))
     batch.held[0] = held
     return held
@@ -187,8 +189,9 @@ def test_replay(tmp_path: Path) -> None:
     path.write_bytes(whole + b"\0" * 50 + b"\n" + good % (1, 1))
     assert replay(path, prefix, 5, 0, [0]).end == len(whole)
     assert replay(tmp_path / "none", prefix, 2, 0, [0]) == msgspec.structs.replace(found, recorded=bytearray(2), end=0, tail={})
-    assert [piece[1] for piece in lines_after(path, 1, len(whole))] == [4]
-    assert b"".join(piece for piece, _ in lines_after(path, 3, len(whole))) == good % (0, 9)
+    lines = Pieces([Piece(str(path), 0, len(whole))])
+    assert [piece[1] for piece in lines_after(lines.lines(), 1)] == [4]
+    assert b"".join(piece for piece, _ in lines_after(lines.lines(), 3)) == good % (0, 9)
 
 
 def test_models_of_several_engines_are_one() -> None:

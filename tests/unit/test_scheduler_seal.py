@@ -10,6 +10,7 @@ from struct import Struct
 
 import pytest
 
+from services.scheduler.pieces import Piece
 from services.scheduler.replay import row_prefix
 from services.scheduler.results import unrun_line
 from services.scheduler.seal import Plan, Sealed, seal
@@ -46,8 +47,8 @@ def test_every_row_is_written_once_in_input_order(seed: int, tmp_path: Path) -> 
     (tmp_path / "journal").write_bytes(journal + again + b"\0\n" + result(0, good=True, size=3))
     firsts = [sum(map(len, by_model[:model])) for model in range(models) if by_model[model]]
     plan = Plan(
-        input=str(tmp_path / "input"), index=str(tmp_path / "index"), journal=str(tmp_path / "journal"),
-        journal_end=len(journal + again), prefix=PREFIX, row_count=len(numbers), models=tuple(firsts), unrun=("u", "m"),
+        input=str(tmp_path / "input"), index=str(tmp_path / "index"), results=(Piece(str(tmp_path / "journal"), 0, len(journal + again)),),
+        prefix=PREFIX, row_count=len(numbers), models=tuple(firsts), unrun=("u", "m"),
         rejected=str(tmp_path / "rejected") if rejected else "", output=str(tmp_path / "output"), error=str(tmp_path / "error"),
     )  # fmt: skip
     sealed = seal(plan)
@@ -68,7 +69,7 @@ def test_a_batch_whose_input_is_lost_can_still_be_sealed(tmp_path: Path) -> None
     (tmp_path / "journal").write_bytes(result(1, good=True, size=1))
     gone = str(tmp_path / "gone")
     plan = Plan(
-        input=gone, index=gone, journal=str(tmp_path / "journal"), journal_end=1 << 30, prefix=PREFIX, row_count=3, models=(0,),
+        input=gone, index=gone, results=(Piece(str(tmp_path / "journal"), 0, 1 << 30, False),), prefix=PREFIX, row_count=3, models=(0,),
         unrun=("u", "m"), output=str(tmp_path / "output"), error=str(tmp_path / "error"),
     )  # fmt: skip
     output, error = seal(plan)

@@ -9,9 +9,9 @@
 
 -- name: insert_submission
 insert into submissions (batch_id, submit_order, tenant, endpoint, lane, expire_at, input_key, index_key, row_count,
-                         body_defaults, deterministic, rejected_key, rejected_count)
+                         body_defaults, deterministic, rejected_key, rejected_count, recording)
  values (:batch_id, (select coalesce(max(earlier.submit_order), 0) + 1 from submissions as earlier), :tenant, :endpoint, :lane,
-         :expire_at, :input_key, :index_key, :row_count, :body_defaults, :deterministic, :rejected_key, :rejected_count)
+         :expire_at, :input_key, :index_key, :row_count, :body_defaults, :deterministic, :rejected_key, :rejected_count, :recording)
  on conflict (batch_id) do nothing
 
 -- name: insert_shard
@@ -31,6 +31,7 @@ select * from shards where batch_id = :batch_id order by shard
 
 -- name: total_segments
 select count(*) as segments, coalesce(max(end_byte), 0) as end_byte,
+       coalesce(sum(completed), 0) as completed, coalesce(sum(failed), 0) as failed,
        coalesce(sum(input_tokens), 0) as input_tokens, coalesce(sum(cached_tokens), 0) as cached_tokens,
        coalesce(sum(output_tokens), 0) as output_tokens, coalesce(sum(reasoning_tokens), 0) as reasoning_tokens
   from segments where batch_id = :batch_id
@@ -95,3 +96,65 @@ insert into engines (engine_id, description, seen_at) values (:engine_id, :descr
 
 -- name: list_engines
 select description from engines where seen_at > :since order by engine_id
+
+-- Several schedulers: what was said above, and more. A submission's changes are numbered through all submissions, so that each
+-- scheduler can ask what is new. A segment counts only while its shard's epoch is the writer's and the batch is not stopped:
+-- whoever wakes up too late commits nothing.
+
+-- name: release_all
+update shards set state = 0, owner = '', lease_until = 0 where state = 1
+
+-- name: release_own_turns
+update submissions set seal_until = 0 where seal_owner = :owner and seal_until > 0
+
+-- name: list_recordings
+select distinct recording from submissions
+
+-- name: next_change
+update change_number set number = number + 1 returning number
+
+-- name: mark_submission
+update submissions set changed = :changed where batch_id = :batch_id
+
+-- name: insert_forgotten
+insert into forgotten (batch_id, changed) values (:batch_id, :changed) on conflict (batch_id) do nothing
+
+-- name: drop_forgotten
+delete from forgotten where changed < :before
+
+-- name: list_changes
+select batch_id, changed, 0 as gone from submissions where changed > :since
+ union all
+select batch_id, changed, 1 as gone from forgotten where changed > :since
+ order by changed
+
+-- name: list_open_shards
+select shard, model, owner, lease_until from shards where batch_id = :batch_id and state < 2 order by shard
+
+-- name: commit_fenced_segment
+insert into segments (batch_id, shard, epoch, seq, object, start_byte, end_byte, position, completed, failed,
+                      input_tokens, cached_tokens, output_tokens, reasoning_tokens)
+ select :batch_id, :shard, :epoch, :seq, :object, :start_byte, :end_byte,
+        (select coalesce(max(earlier.position), 0) + 1 from segments as earlier where earlier.batch_id = :batch_id),
+        :completed, :failed, :input_tokens, :cached_tokens, :output_tokens, :reasoning_tokens
+   from shards, submissions
+  where shards.batch_id = :batch_id and shards.shard = :shard and shards.epoch = :epoch and shards.state = 1
+    and submissions.batch_id = shards.batch_id and submissions.stop_reason = 0
+ on conflict (batch_id, shard, epoch, seq) do nothing
+
+-- name: list_segments
+select object, start_byte, end_byte from segments where batch_id = :batch_id order by position
+
+-- name: list_shard_segments
+select object, start_byte, end_byte from segments where batch_id = :batch_id and shard = :shard order by position
+
+-- name: take_turn
+update submissions set seal_turn = seal_turn + 1, seal_owner = :owner, seal_until = :until
+ where batch_id = :batch_id and seal_until < :now
+ returning seal_turn
+
+-- name: keep_turn
+update submissions set seal_until = :until where batch_id = :batch_id and seal_turn = :turn
+
+-- name: seal_in_turn
+update submissions set sealed = :sealed, seal_until = 0 where batch_id = :batch_id and seal_turn = :turn
