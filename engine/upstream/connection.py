@@ -88,7 +88,7 @@ async def models(http: httpx.AsyncClient, settings: UpstreamSettings) -> list[Mo
             raise SettingsError(f"{where}: TLS failed: {error}") from error
         raise Unavailable(f"{where}: {error or type(error).__name__}") from error
     except httpx.RemoteProtocolError as error:
-        raise SettingsError(f"{where} doesn't speak HTTP there ({error}); is it https?") from error
+        raise Unavailable(f"{where}: {error} (is it https?)") from error
     except httpx.TransportError as error:
         raise Unavailable(f"{where}: {str(error) or type(error).__name__}") from error
     _check_status(response, where, settings)
