@@ -11,6 +11,8 @@ from haywain import errors
 from haywain.clock import Clock
 from haywain.db import Database, Transaction
 from services.batches import lifecycle
+from services.batches.admission import Admission, admit
+from services.batches.figures import moved
 from services.batches.lifecycle import Status
 from services.batches.record import Counts, Plan, Record, Tokens, column, from_row, to_row
 
@@ -136,6 +138,10 @@ class BatchStore:
 
     async def page(self, tenant: str, *, after: str, size: int) -> list[Record]:
         """Read a page, newest first, behind the batch `after` (empty: from the start). Raises NoSuchCursor."""
+    async def unsettled(self) -> dict[str, int]:
+        """Count the batches of every status whose ways have not ended."""
+        return {row["status"]: row["batches"] for row in await self._database.read(lambda tx: tx.fetch("unsettled"))}
+
 
         def page(tx: Transaction) -> list[Record]:
             if not after:
@@ -186,7 +192,7 @@ class BatchStore:
                 return None
             return from_row(tx.fetch_one("batch", batch_id=batch_id))
 
-        return await self._database.write(move)
+        return moved(await self._database.write(move))
 
     async def set_plan(self, batch_id: str, model: str, plan: Plan) -> None:
         """Keep what validation found; the first plan stays."""

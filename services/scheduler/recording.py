@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from haywain import log
 from haywain.engine.v1 import engine_pb2
+from services.scheduler import figures
 from services.scheduler.batch import Attempt, Batch, Held, Tally
 from services.scheduler.journal import Group, Journal, Journals
 from services.scheduler.results import ResultLines, unrun_line
@@ -88,6 +89,7 @@ class Recorder:
             held.batch.tally.add(tally)
             held.batch.meter.add(tally.rows, tally.output_tokens)
         if tallies:
+            figures.recorded(tallies.values())
             batch = next(iter(tallies)).batch
             self.recorded(batch, list(tallies))
 

@@ -12,6 +12,7 @@ import msgspec
 from haywain import crash, errors
 from haywain.blobs import BlobStore, mapped
 from haywain.scheduler.v1 import scheduler_pb2 as pb
+from services.scheduler import figures
 from services.scheduler.batch import Batch
 from services.scheduler.progress import counts, usage
 from services.scheduler.seal import Plan, Sealed
@@ -94,7 +95,7 @@ class Sealing:
             rejected=rejected, output=str(output), error=str(error),
         )  # fmt: skip
         try:
-            with mapped(f"sealing {batch.batch_id}"):
+            with mapped(f"sealing {batch.batch_id}"), figures.SEAL_SECONDS.time():
                 both = _Both(*await self._sealer.seal(plan))
             crash.point("scheduler:sealed")
             for path, kind, sealed in ((output, "output", both.output), (error, "error", both.error)):

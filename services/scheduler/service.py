@@ -14,6 +14,7 @@ from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import Settings
 from services.scheduler.calls import Call
 from services.scheduler.models import merged
+from services.scheduler.figures import figures
 from services.scheduler.replay import lines_after
 from services.scheduler.scheduler import Scheduler
 
@@ -124,7 +125,9 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(scheduler.run())
-            async with rpc.serving(settings.address("scheduler"), [(SchedulerServicer(scheduler), add, NAME)], grace_seconds=0.5):
+            service = (SchedulerServicer(scheduler), add, NAME)
+            figured = figures(scheduler)
+            async with rpc.serving(settings.address("scheduler"), [service], grace_seconds=0.5, figures=figured):
                 _log.info("scheduler.serving", address=settings.address("scheduler"))
                 stopped = asyncio.ensure_future(stopping.wait())
                 await asyncio.wait({stopped, running}, return_when=asyncio.FIRST_COMPLETED)

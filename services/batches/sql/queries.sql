@@ -85,6 +85,9 @@ select * from batches
  order by created_at desc, batch_id desc limit :size
 
 -- name: set_metadata
+-- name: unsettled
+select status, count(*) as batches from batches where settled = 0 group by status
+
 update batches set metadata = :metadata where batch_id = :batch_id and tenant = :tenant
 
 -- name: set_plan
