@@ -61,6 +61,8 @@ class Mesh:
     def __init__(self, command: Path, *, data: Path | None = None, port: int | None = None) -> None:
         """`command` is the `haywain` script to run."""
         self.command = command
+        self.environment: dict[str, str] = {}
+        """What its processes find in their environment besides this process's own."""
         self._own = data is None
         self.data = data or Path(tempfile.mkdtemp(prefix="hw", dir="/tmp"))  # socket paths must be short
         self.port = port or free_port()
@@ -76,7 +78,8 @@ class Mesh:
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()
         with (self.data / "up.log").open("ab") as errors:
-            self.process = subprocess.Popen(self.arguments(*more), stdout=subprocess.PIPE, stderr=errors, cwd="/")
+            environment = os.environ | self.environment
+            self.process = subprocess.Popen(self.arguments(*more), stdout=subprocess.PIPE, stderr=errors, cwd="/", env=environment)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith(b"ready http://127.0.0.1:"), (line, self.logs())
@@ -145,17 +148,24 @@ class Mesh:
         assert response.status_code == 200, response.text
         return dict(response.json())
 
-    def batch(self, batch_id: str) -> dict[str, Any]:
-        """Get a batch, however often it takes: the door may be restarting."""
+    def ask(self, method: str, path: str, **terms: Any) -> httpx.Response:
+        """Ask until somebody answers who isn't just being restarted: a status below 500."""
 
-        def get() -> dict[str, Any] | None:
+        def answer() -> httpx.Response | None:
             try:
-                response = self.client.get(f"/v1/batches/{batch_id}")
+                response = self.client.request(method, path, **terms)
             except httpx.TransportError:
                 return None
-            return dict(response.json()) if response.status_code == 200 else None
+            return response if response.status_code < 500 else None
 
-        return dict(until(f"GET {batch_id} answers", get))
+        found: httpx.Response = until(f"{method} {path} is answered", answer)
+        return found
+
+    def batch(self, batch_id: str) -> dict[str, Any]:
+        """Get a batch, however often it takes: the door may be restarting."""
+        response = self.ask("GET", f"/v1/batches/{batch_id}")
+        assert response.status_code == 200, response.text
+        return dict(response.json())
 
     def wait(self, batch_id: str, timeout: float = 120.0) -> dict[str, Any]:
         """Wait for a terminal status; the batch object."""
