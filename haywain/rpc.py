@@ -178,9 +178,9 @@ async def serving(
     interceptor: Interceptor | None = None,
     grace_seconds: float = 2.0,
     reflected: Sequence[str] = (),
+    figures: metrics.Figures | None = None,
 ) -> AsyncIterator[Server]:
     """Serve `(servicer, add_XServicer_to_server, full name)`s at `address` until the block ends.
-    figures: metrics.Figures | None = None,
 
     `reflected` are the names that reflection lists, where they are others than those served here; `figures` go into GET /metrics.
     Health answers SERVING inside the block; at its end NOT_SERVING, then calls get `grace_seconds` to end.

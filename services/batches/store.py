@@ -138,10 +138,6 @@ class BatchStore:
 
     async def page(self, tenant: str, *, after: str, size: int) -> list[Record]:
         """Read a page, newest first, behind the batch `after` (empty: from the start). Raises NoSuchCursor."""
-    async def unsettled(self) -> dict[str, int]:
-        """Count the batches of every status whose ways have not ended."""
-        return {row["status"]: row["batches"] for row in await self._database.read(lambda tx: tx.fetch("unsettled"))}
-
 
         def page(tx: Transaction) -> list[Record]:
             if not after:
@@ -153,6 +149,10 @@ class BatchStore:
             return [from_row(row) for row in tx.fetch("next_page", tenant=tenant, size=size, **place)]
 
         return await self._database.read(page)
+
+    async def unsettled(self) -> dict[str, int]:
+        """Count the batches of every status whose ways have not ended."""
+        return {row["status"]: row["batches"] for row in await self._database.read(lambda tx: tx.fetch("unsettled"))}
 
     # -- changes ----------------------------------------------------------------------------------------------------------------
 

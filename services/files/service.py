@@ -22,8 +22,8 @@ from haywain.files.v1 import files_pb2, files_pb2_grpc, uploads_pb2_grpc
 from haywain.rpc import serving
 from haywain.settings import Settings
 from services.files.checks import check_name, check_purpose
-from services.files.messages import file_message, tenant_of
 from services.files.figures import DOWNLOADED
+from services.files.messages import file_message, tenant_of
 from services.files.parts import Parts
 from services.files.store import FileRecord, FileStore, NewFile, gone
 from services.files.sweep import Sweep
@@ -68,8 +68,8 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
             yield files_pb2.DownloadFileResponse(file=file_message(record))
             while data:
                 sent += len(data)
-                yield files_pb2.DownloadFileResponse(data=data)
                 DOWNLOADED.inc(len(data))
+                yield files_pb2.DownloadFileResponse(data=data)
                 data = await anext(chunks, b"")
         if sent != size:
             raise errors.HaywainError(f"blob {record.blob_key}: {sent} bytes read, {size} expected")

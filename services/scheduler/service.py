@@ -13,8 +13,8 @@ from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import Settings
 from services.scheduler.calls import Call
-from services.scheduler.models import merged
 from services.scheduler.figures import figures
+from services.scheduler.models import merged
 from services.scheduler.replay import lines_after
 from services.scheduler.scheduler import Scheduler
 
