@@ -11,7 +11,6 @@ from haywain import errors
 from haywain.clock import Clock
 from haywain.db import Database, Transaction
 from services.batches import lifecycle
-from services.batches.admission import Admission, admit
 from services.batches.figures import moved
 from services.batches.lifecycle import Status
 from services.batches.record import Counts, Plan, Record, Tokens, column, from_row, to_row
