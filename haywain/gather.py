@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Gathered", "gathered_on"]
+from haywain import errors
+
+__all__ = ["Gathered", "all_of", "gathered_calls", "gathered_on"]
 
 _Asked = TypeVar("_Asked")
 _Told = TypeVar("_Told")
@@ -55,7 +57,7 @@ class Gathered(Generic[_Asked, _Told]):
             while group := self._next():
                 self._tell(group, await self._outcomes(group))
         finally:
-            self._acting.discard(asyncio.current_task())  # type: ignore[arg-type]  # before anybody else looks
+            self._acting.discard(asyncio.current_task())  # before anybody else looks
 
     async def _outcomes(self, group: list[tuple[_Asked, asyncio.Future[_Told]]]) -> Sequence[_Told | BaseException]:
         try:
@@ -83,6 +85,36 @@ class Gathered(Generic[_Asked, _Told]):
             if not answer.done():
                 group.append((asked, answer))
         return group
+
+
+def gathered_calls(
+    many: Callable[[list[_Asked]], Awaitable[Sequence[_Told]]], alone: Callable[[_Asked], Awaitable[_Told]]
+) -> Gathered[_Asked, _Told]:
+    """Make a `Gathered` of two calls to a peer that do the same, for many and for one, and may be repeated.
+
+    When the call for many fails, each is called alone, so that each gets an answer of its own; not when the peer is away.
+    """
+
+    async def act(asked: list[_Asked]) -> Sequence[_Told | BaseException]:
+        if len(asked) > 1:
+            try:
+                return await many(asked)
+            except (errors.Unavailable, errors.DeadlineExceeded):
+                raise
+            except errors.HaywainError:  # one of them was refused, or the peer has no such call
+                pass
+        return await asyncio.gather(*map(alone, asked), return_exceptions=True)
+
+    return Gathered(act)
+
+
+async def all_of(doing: Iterable[Coroutine[Any, Any, _Told]]) -> list[_Told]:
+    """Do all to their end, then raise the first exception of any; else give what they gave, in order."""
+    outcomes = await asyncio.gather(*doing, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return outcomes  # type: ignore[return-value]
 
 
 def gathered_on(executor: Executor | None, *, most: int = 64, at_once: int = 1) -> Gathered[Callable[[], Any], Any]:

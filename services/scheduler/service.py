@@ -9,6 +9,7 @@ from typing import Any
 
 from haywain import log, rpc
 from haywain.errors import InvalidRequest
+from haywain.gather import all_of
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import Settings
@@ -62,6 +63,20 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         """Drop what is kept of a batch."""
         await self._scheduler.forget(request.batch_id)
         return pb.ForgetBatchResponse()
+
+    async def SubmitBatches(self, request: pb.SubmitBatchesRequest, context: Any) -> pb.SubmitBatchesResponse:
+        """Take many batches in."""
+        await all_of(self._scheduler.submit(batch) for batch in request.batches)
+        return pb.SubmitBatchesResponse()
+
+    async def SealBatches(self, request: pb.SealBatchesRequest, context: Any) -> pb.SealBatchesResponse:
+        """Write the blobs of many batches."""
+        return pb.SealBatchesResponse(sealed=await all_of(map(self._scheduler.seal, request.batch_ids)))
+
+    async def ForgetBatches(self, request: pb.ForgetBatchesRequest, context: Any) -> pb.ForgetBatchesResponse:
+        """Drop what is kept of many batches."""
+        await all_of(map(self._scheduler.forget, request.batch_ids))
+        return pb.ForgetBatchesResponse()
 
     async def ReadResults(self, request: pb.ReadResultsRequest, context: Any) -> AsyncIterator[pb.ReadResultsResponse]:
         """Stream the lines recorded so far."""

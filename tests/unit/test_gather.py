@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from haywain.gather import Gathered, gathered_on
+from haywain import errors
+from haywain.gather import Gathered, all_of, gathered_calls, gathered_on
 
 
 class Doubler:
@@ -127,3 +128,63 @@ async def test_functions_share_the_way_to_a_thread() -> None:
         assert outcomes[2] == 3
         with pytest.raises(ZeroDivisionError):
             await run(lambda: 1 // 0)
+
+
+class Peer:
+    """Takes letters, alone or many; refuses x; may be away."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.away = False
+
+    async def many(self, letters: list[str]) -> list[str]:
+        self.calls.append("".join(letters))
+        if self.away:
+            raise errors.Unavailable
+        if "x" in letters:
+            raise errors.Conflict("x")
+        return [letter.upper() for letter in letters]
+
+    async def alone(self, letter: str) -> str:
+        return (await self.many([letter]))[0]
+
+
+async def told(peer: Peer, letters: str) -> list[str | BaseException]:
+    """Ask for letters at the same time."""
+    ask = gathered_calls(peer.many, peer.alone)
+    return await asyncio.gather(*map(ask, letters), return_exceptions=True)
+
+
+async def test_a_refusal_is_only_told_to_whom_it_is_for() -> None:
+    """When a call for many is refused, each is called alone."""
+    peer = Peer()
+    outcomes = await told(peer, "axb")
+    assert outcomes[0::2] == ["A", "B"]
+    assert isinstance(outcomes[1], errors.Conflict)
+    assert peer.calls == ["axb", "a", "x", "b"]
+
+
+async def test_a_peer_that_is_away_is_not_asked_again_by_each() -> None:
+    """When a call for many finds nobody, all are told so at once."""
+    peer = Peer()
+    peer.away = True
+    assert [type(outcome) for outcome in await told(peer, "abc")] == [errors.Unavailable] * 3
+    assert peer.calls == ["abc"]
+
+
+async def test_all_are_done_before_one_is_told_of_a_failure() -> None:
+    """`all_of` leaves nothing running when it raises, and gives results in order."""
+    done = []
+
+    async def do(number: int) -> int:
+        await asyncio.sleep(0)
+        if number == 1:
+            raise errors.Conflict("1")
+        await asyncio.sleep(0)
+        done.append(number)
+        return number
+
+    with pytest.raises(errors.Conflict):
+        await all_of(map(do, range(3)))
+    assert done == [0, 2]
+    assert await all_of(map(do, (5, 4))) == [5, 4]
