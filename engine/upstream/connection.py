@@ -17,6 +17,10 @@ __all__ = ["Model", "client", "models"]
 _CONNECT_SECONDS: Final = 10.0
 
 
+class _Meta(msgspec.Struct):
+    n_ctx: int | None = None
+
+
 class Model(msgspec.Struct):
     """A model as `GET /models` lists it; servers add what they like."""
 
@@ -24,7 +28,13 @@ class Model(msgspec.Struct):
     created: int | None = None
     owned_by: str | None = None
     root: str | None = None
-    max_model_len: int | None = None
+    max_model_len: int | None = None  # vLLM
+    meta: _Meta | None = None  # llama-server
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of a sequence, 0 when the server doesn't say."""
+        return max(self.max_model_len or (self.meta.n_ctx if self.meta else None) or 0, 0)
 
 
 class _Models(msgspec.Struct):
