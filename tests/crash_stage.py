@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sqlite3
 import time
 from pathlib import Path
 from typing import Any
 
 from crash_cases import Case
 from mesh import Mesh, until
-
-from haywain import crash
 
 __all__ = ["Scene", "Stage"]
 
@@ -33,26 +30,14 @@ class Stage:
         self.mesh = Mesh(haywain)
         self.orders = self.mesh.data / "orders"
         self.runs = self.mesh.data / "runs"
-        self.orders.mkdir()
         self.runs.touch()
-        self.mesh.environment[crash.VARIABLE] = str(self.orders)
+        self.mesh.take_orders(self.orders)
         self.mesh.start(*TERMS, "--set", f"engine.echo.run_log={self.runs}", *(("--set", f"db.url={url}") if url else ()))
         self.blobs = self.mesh.data / "blobs"
 
     def sql(self, service: str, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement in a service's database."""
-        if not self.url:
-            with sqlite3.connect(self.mesh.data / f"{service}.db", timeout=10) as connection:
-                rows = connection.execute(statement).fetchall()
-            connection.close()
-            return rows
-        import psycopg  # noqa: PLC0415 - only here
-
-        with psycopg.connect(self.url, autocommit=True) as server:
-            cursor = server.execute(f"set search_path to {service}; {statement}".encode())
-            while cursor.nextset():
-                pass
-            return cursor.fetchall() if cursor.description else []
+        return self.mesh.sql(service, statement, self.url)
 
     def blob(self, key: str) -> Path:
         """Tell where a blob is."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import tempfile
 import time
@@ -16,6 +18,9 @@ from typing import Any
 
 import httpx
 import psutil
+import psycopg
+
+from haywain import crash
 
 __all__ = ["Mesh", "chat_row", "free_port", "jsonl", "until"]
 
@@ -72,6 +77,11 @@ class Mesh:
     def arguments(self, *more: str) -> list[str]:
         """The command line of `up`."""
         return [str(self.command), "up", "--data", str(self.data), "--port", str(self.port), *more]
+
+    def take_orders(self, folder: Path) -> None:
+        """Let processes die when files in `folder` say so (haywain/crash.py), and start again at once however often they die."""
+        folder.mkdir()
+        self.environment[crash.VARIABLE] = str(folder)
 
     def start(self, *more: str) -> Mesh:
         """Start and wait for the line `ready …`; AssertionError with the mesh's own words when it doesn't come."""
@@ -134,6 +144,16 @@ class Mesh:
         _, alive = psutil.wait_procs(family, timeout=10)
         assert not alive, f"left behind: {alive}"
         return status
+
+    def sql(self, service: str, statement: str, url: str = "") -> list[tuple[Any, ...]]:
+        """Run a statement in a service's database, on PostgreSQL where there is a `url`."""
+        if url:
+            with psycopg.connect(url, autocommit=True) as server:
+                server.execute(f"set search_path to {service}".encode())
+                cursor = server.execute(statement.encode())
+                return cursor.fetchall() if cursor.description else []
+        with contextlib.closing(sqlite3.connect(self.data / f"{service}.db", timeout=10)) as file, file:
+            return file.execute(statement).fetchall()
 
     def upload(self, content: bytes, filename: str = "input.jsonl", purpose: str = "batch") -> dict[str, Any]:
         """Upload a file; its object."""
