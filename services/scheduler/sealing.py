@@ -102,10 +102,11 @@ class Sealing:
                 if sealed.lines:
                     await self._blobs.publish(path, _key(kind, batch))
                     crash.point("scheduler:sealed-blob-stored")
-        except BrokenProcessPool as broken:
-            raise errors.Unavailable("the sealing process died", retry_after=1) from broken
-        finally:
+        except BaseException as failure:
             await asyncio.to_thread(_remove, output, error)
+            if isinstance(failure, BrokenProcessPool):
+                raise errors.Unavailable("the sealing process died", retry_after=1) from failure
+            raise
         sealed_json = msgspec.json.encode(both).decode()
         await self._store.seal(batch.batch_id, sealed_json)
         crash.point("scheduler:seal-recorded")
