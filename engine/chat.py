@@ -12,7 +12,7 @@ import msgspec
 
 from engine import invalid
 from engine.sampling import FORMATS, Count, Sampling
-from haywain.openai import CHAT_FIELDS
+from haywain.openai import CHAT_FIELDS, asks_for_nothing
 
 __all__ = ["ChatRequest", "Message", "TextPart", "parse_chat"]
 
@@ -94,12 +94,9 @@ def parse_chat(body: bytes, honoured: frozenset[str] = CHAT_FIELDS) -> ChatReque
 
     Raises InvalidRequest with OpenAI's message, `param` (a dotted path: `messages[0].role`) and code.
     """
-    try:
-        request = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid.explain(error, body, _ALLOWED, CHAT_FIELDS) from None
+    request = invalid.decode(body, _decoder, _ALLOWED, CHAT_FIELDS)
     for field in _refused(honoured):
-        if getattr(request, field) is not None:
+        if not asks_for_nothing(field, getattr(request, field)):
             raise invalid.unsupported_parameter(field)
     for index, message in enumerate(request.messages):
         if message.content is None and not (message.role == "assistant" and message.tool_calls):

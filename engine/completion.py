@@ -8,7 +8,7 @@ import msgspec
 
 from engine import invalid
 from engine.sampling import FORMATS, MAX_INT, Sampling
-from haywain.openai import COMPLETION_FIELDS, EMBEDDING_FIELDS
+from haywain.openai import COMPLETION_FIELDS, EMBEDDING_FIELDS, asks_for_nothing
 
 __all__ = ["CompletionRequest", "EmbeddingRequest", "Input", "parse_completion", "parse_embedding"]
 
@@ -71,12 +71,9 @@ def parse_embedding(body: bytes, honoured: frozenset[str] = EMBEDDING_FIELDS) ->
 
 
 def _parse(body: bytes, decoder: msgspec.json.Decoder[_R], fields: frozenset[str], honoured: frozenset[str]) -> _R:
-    try:
-        request = decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid.explain(error, body, _ALLOWED, fields) from None
+    request = invalid.decode(body, decoder, _ALLOWED, fields)
     for field in sorted(fields - honoured - {"model", "prompt", "input"}):
-        if getattr(request, field) is not None:
+        if not asks_for_nothing(field, getattr(request, field)):
             raise invalid.unsupported_parameter(field)
     return request
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from haywain import openai
 from haywain.errors import InvalidRequest
 
-__all__ = ["context_exceeded", "explain", "invalid_value", "missing_parameter", "unknown_parameter", "unsupported_parameter"]
+__all__ = [
+    "context_exceeded",
+    "decode",
+    "explain",
+    "invalid_value",
+    "missing_parameter",
+    "unknown_parameter",
+    "unsupported_parameter",
+]
 
 _LOCATED = re.compile(r"(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
@@ -27,15 +36,30 @@ _PARTS: Final = {"array": "elements", "str": "characters", "object": "members"}
 _SHOWN: Final = 100
 """characters of a caller's value that a message repeats"""
 
-OPENAI_FIELDS: Final = frozenset(
-    {
-        "audio", "best_of", "dimensions", "echo", "encoding_format", "function_call", "functions", "input", "modalities",
-        "moderation", "parallel_tool_calls", "prediction", "prompt", "prompt_cache_key", "prompt_cache_retention",
-        "reasoning_effort", "safety_identifier", "service_tier", "store", "suffix", "tool_choice", "tools", "verbosity",
-        "web_search_options",
-    }
-)  # fmt: skip
-"""Body fields that the public API has and that no engine honours on every endpoint: unsupported rather than unknown."""
+_T = TypeVar("_T")
+_OF_OTHERS: Final = (openai.COMPLETION_FIELDS | openai.EMBEDDING_FIELDS) - openai.CHAT_FIELDS
+"""fields of one endpoint that aren't another's: unsupported rather than unknown"""
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NOTHING: Final = {b"null": None, b"false": False}
+
+
+def decode(body: bytes, decoder: msgspec.json.Decoder[_T], values: Mapping[str, tuple[str, ...]], known: frozenset[str]) -> _T:
+    """Decode a body; members that nobody knows and that ask for nothing are as if they weren't there. Raises as `explain` says."""
+    try:
+        try:
+            return decoder.decode(body)
+        except msgspec.ValidationError:
+            members = _members.decode(body)
+            asked = {name: value for name, value in members.items() if name in known or not _is_nothing(name, bytes(value))}
+            if len(asked) == len(members):
+                raise
+            return decoder.decode(msgspec.json.encode(asked))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise explain(error, body, values, known) from None
+
+
+def _is_nothing(name: str, value: bytes) -> bool:
+    return value in _NOTHING and openai.asks_for_nothing(name, _NOTHING[value])
 
 
 def missing_parameter(param: str) -> InvalidRequest:
@@ -76,7 +100,7 @@ def explain(error: Exception, body: bytes, values: Mapping[str, tuple[str, ...]]
         return missing_parameter(_join(path, found["name"]))
     if found := _UNKNOWN.fullmatch(what):
         name = found["name"]
-        if not path and name in known | OPENAI_FIELDS:
+        if not path and name in known | openai.OTHER_FIELDS | _OF_OTHERS:
             return unsupported_parameter(name)
         return unknown_parameter(_join(path, name))
     if found := _TYPE.fullmatch(what):

@@ -77,7 +77,7 @@ class Completions:
             )
         mine = _FIELDS[endpoint]
         for field, value in members.items():
-            if value is None or value is False or field in mine & _PROMPTS:
+            if openai.asks_for_nothing(field, value) or field in mine & _PROMPTS:
                 continue
             if field in _KNOWN - mine:
                 message = f"Unsupported parameter: '{field}' is not supported by {endpoint}."

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
-from gateway.envelope import RangeNotSatisfiable
+from gateway.envelope import PreconditionFailed, RangeNotSatisfiable
 from haywain import errors
 from haywain.files.v1 import files_pb2
 
-__all__ = ["CONTENT_TYPE", "check_alive", "disposition", "headers", "wanted"]
+__all__ = ["CONTENT_TYPE", "check_alive", "disposition", "headers", "is_known", "unchanged", "wanted"]
 
 CONTENT_TYPE = "application/octet-stream"
+_TAG = re.compile(r'(?:W/)?"[^"]*"')
 _RANGE = re.compile(r"bytes=\s*([0-9]{0,19})\s*-\s*([0-9]{0,19})\s*", re.ASCII)
 
 
@@ -21,6 +22,22 @@ def check_alive(file: files_pb2.File) -> None:
         raise errors.FileGone(f"The content of file '{file.file_id}' is gone: it was deleted.", code="file_deleted")
     if file.status == files_pb2.File.STATUS_EXPIRED:
         raise errors.FileGone(f"The content of file '{file.file_id}' is gone: it expired.", code="file_expired")
+
+
+def is_known(if_match: str, if_none_match: str, file: files_pb2.File) -> bool:
+    """Tell whether the caller has these bytes already; PreconditionFailed when it asks for others than these.
+
+    As RFC 9110 asks, If-Match compares strongly, If-None-Match weakly, and `*` is any file that is there.
+    """
+    if if_match and if_match.strip() != "*" and _etag(file) not in _tags(if_match):
+        raise PreconditionFailed(f"The content has the ETag {_etag(file)}, but If-Match is {if_match}.", param="if-match")
+    known = {tag.removeprefix("W/") for tag in _tags(if_none_match)}
+    return if_none_match.strip() == "*" or _etag(file) in known
+
+
+def unchanged(file: files_pb2.File) -> tuple[tuple[str, str], ...]:
+    """Make the initial metadata of a 304."""
+    return (("x-http-status", "304"), ("etag", _etag(file)))
 
 
 def wanted(text: str, if_range: str, file: files_pb2.File) -> range | None:
@@ -65,6 +82,11 @@ def disposition(filename: str) -> str:
     plain = "".join(letter if " " <= letter <= "~" and letter not in '"\\%' else "_" for letter in filename)
     extended = "" if plain == filename else f"; filename*=UTF-8''{quote(filename, safe='', errors='replace')}"
     return f'attachment; filename="{plain}"{extended}'
+
+
+def _tags(text: str) -> list[str]:
+    """List the tags of a header; a comma is a character like any inside one."""
+    return _TAG.findall(text)
 
 
 def _etag(file: files_pb2.File) -> str:

@@ -12,7 +12,7 @@ import grpc
 
 from haywain import errors, openai
 
-__all__ = ["BROKEN_STREAM", "RangeNotSatisfiable", "envelope", "http_status", "metadata"]
+__all__ = ["BROKEN_STREAM", "PreconditionFailed", "RangeNotSatisfiable", "envelope", "http_status", "metadata"]
 
 BROKEN_STREAM = b"\x7a\x02\x0a\x05"
 """An answer whose field 15, `http_body`, ends within its first member: Envoy can't parse it, and cuts the HTTP response instead of
@@ -36,6 +36,12 @@ _MESSAGE_BYTES = 2_000
 """as JSON; headers are not for novels"""
 
 
+class PreconditionFailed(errors.InvalidRequest):
+    """The content isn't the version that the request is for."""
+
+    default_code = "precondition_failed"
+
+
 class RangeNotSatisfiable(errors.InvalidRequest):
     """The requested range lies outside the file."""
 
@@ -47,7 +53,7 @@ class RangeNotSatisfiable(errors.InvalidRequest):
         self.size = size
 
 
-_SPECIAL = {RangeNotSatisfiable: 416, errors.KeyReused: 422}
+_SPECIAL = {PreconditionFailed: 412, RangeNotSatisfiable: 416, errors.KeyReused: 422}
 
 
 def http_status(error: errors.HaywainError) -> int:

@@ -112,13 +112,17 @@ class Files:
         return json_body(DeletedFile(id=answer.file.file_id))
 
     async def content(self, file_id: str, context: Context) -> AsyncGenerator[httpbody_pb2.HttpBody, None]:
-        """Stream the bytes, or the range that was asked for; HEAD gets headers only."""
+        """Stream the bytes, or the range that was asked for; HEAD, and who has them already, gets headers only."""
         parameters(context)
         head = header(context, "x-envoy-original-method") == "HEAD"
         wanted = None
-        if head or header(context, "range"):
+        if head or any(header(context, name) for name in ("range", "if-match", "if-none-match")):
             record = await self._record(file_id)
             download.check_alive(record)
+            if download.is_known(header(context, "if-match"), header(context, "if-none-match"), record):
+                await context.send_initial_metadata(download.unchanged(record))
+                yield httpbody_pb2.HttpBody()
+                return
             wanted = download.wanted(header(context, "range"), header(context, "if-range"), record)
             if head:
                 await context.send_initial_metadata(download.headers(record, wanted))

@@ -46,7 +46,7 @@ def document() -> bytes:
 def _operation(route: Route, operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     summary, _, more = operation.summary.partition(". ")
     made: dict[str, Any] = {
-        "operationId": route.rpc if route.method != "HEAD" else f"{route.rpc}Head",
+        "operationId": _name(route),
         "tags": [operation.tag],
         "summary": summary,
         "parameters": [
@@ -68,6 +68,14 @@ def _operation(route: Route, operation: Operation, schemas: dict[Any, Any]) -> d
         content = {kind: {"schema": schemas[body]} for kind, body in operation.request.items()}
         made["requestBody"] = {"required": True, "content": content}
     return made
+
+
+def _name(route: Route) -> str:
+    """Name an operation: as its RPC, and so that an RPC with several routes has a name for each."""
+    if route.method == "HEAD":
+        return f"{route.rpc}Head"
+    same = [other for other in ROUTES if other.rpc == route.rpc and other.method == route.method]
+    return route.rpc if same[0] == route else f"{route.rpc}{''.join(word.title() for word in route.variables)}"
 
 
 def _answer(status: int, bodies: Any, operation: Operation, schemas: dict[Any, Any], *, head: bool) -> dict[str, Any]:

@@ -22,6 +22,7 @@ __all__ = ["BYTES", "EVENTS", "FORM", "JSON", "JSONL", "OPERATIONS", "Operation"
 
 JSON, FORM, JSONL = "application/json", "multipart/form-data", "application/jsonl"
 BYTES, EVENTS = "application/octet-stream", "text/event-stream"
+TEXT, HTML = "text/plain", "text/html"
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -56,6 +57,8 @@ def _json(kind: Any) -> dict[int, dict[str, Any]]:
 
 _RANGE: Final = Parameter("range", str, "One range of bytes: `bytes=0-1023`.", "header")
 _IF_RANGE: Final = Parameter("if-range", str, "The ETag that `Range` is for.", "header")
+_IF_MATCH: Final = Parameter("if-match", str, "ETags of which the bytes must have one; 412 otherwise.", "header")
+_IF_NONE_MATCH: Final = Parameter("if-none-match", str, "ETags of bytes that the caller has; 304 for those.", "header")
 _COMPLETIONS: Final = 'Errors after the first event are events: `data: {"error": …}`; the last event is `data: [DONE]`.'
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
@@ -76,8 +79,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "GetFileContent": Operation(
         tag="Files",
         summary="Download a file; HEAD for its headers alone",
-        parameters=(_RANGE, _IF_RANGE),
-        answers={200: {BYTES: None}, 206: {BYTES: None}},
+        parameters=(_RANGE, _IF_RANGE, _IF_MATCH, _IF_NONE_MATCH),
+        answers={200: {BYTES: None}, 206: {BYTES: None}, 304: {}},
         headers={"etag": "Names the bytes.", "content-disposition": "The file's name."},
     ),
     "CreateUpload": Operation(
@@ -146,5 +149,9 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         answers={200: {JSON: DetailedHealth}, 503: {JSON: DetailedHealth}},
     ),
     "GetPoolStatus": Operation(tag="Health", summary="Tell how full intake and slots are", answers=_json(PoolObject)),
+    "GetMetrics": Operation(
+        tag="Health", summary="Tell what all processes count and measure, for Prometheus", answers={200: {TEXT: None}}
+    ),
+    "GetPage": Operation(tag="Health", summary="The web page", answers={200: {HTML: None}}, headers={"etag": "Names the bytes."}),
     "GetOpenAPI": Operation(tag="Health", summary="This document", answers={200: {JSON: dict[str, Any]}}),
 }

@@ -38,6 +38,8 @@ class Route(msgspec.Struct, frozen=True):
     @property
     def lua_pattern(self) -> str:
         """What matches paths of this route, as a Lua pattern."""
+        if self.template == "/":
+            return "^/?$"  # slashes at the end are cut before
         pieces = _VARIABLE.split(self.template)
         # split gives text, name, `=**` or None, text, …
         escaped = [re.sub(r"([^A-Za-z0-9/_])", r"%\1", text) for text in pieces[::3]]

@@ -16,8 +16,10 @@ from gateway.batches import Batches
 from gateway.completions import CHAT, COMPLETIONS, EMBEDDINGS, Completions
 from gateway.files import Files
 from gateway.health import Health
+from gateway.metrics import CountingInterceptor, Metrics
 from gateway.models import Models
 from gateway.openapi import document
+from gateway.page import Page
 from gateway.peers import Peers
 from gateway.query import parameters
 from gateway.results import Results
@@ -51,6 +53,8 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
         self._results = Results(peers)
         self._completions = Completions(peers.scheduler, self._models, settings.gateway)
         self._health = Health(peers)
+        self.metrics = Metrics(peers)
+        self._page = Page()
 
     async def UploadFile(
         self, messages: AsyncIterator[gateway_pb2.UploadFileRequest], context: Context
@@ -169,6 +173,14 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
         """GET /health/detailed"""
         return gateway_pb2.GetDetailedHealthResponse(http_body=await self._health.detailed(context))
 
+    async def GetMetrics(self, request: gateway_pb2.GetMetricsRequest, context: Context) -> gateway_pb2.GetMetricsResponse:
+        """GET /metrics"""
+        return gateway_pb2.GetMetricsResponse(http_body=await self.metrics.scrape(context))
+
+    async def GetPage(self, request: gateway_pb2.GetPageRequest, context: Context) -> gateway_pb2.GetPageResponse:
+        """GET / and /web/{name}"""
+        return gateway_pb2.GetPageResponse(http_body=await self._page.file(request.name, context))
+
     async def GetOpenAPI(self, request: gateway_pb2.GetOpenAPIRequest, context: Context) -> gateway_pb2.GetOpenAPIResponse:
         """GET /openapi.json"""
         parameters(context)
@@ -182,12 +194,13 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
 async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     """Serve until `stopping` is set."""
     peers = Peers(settings)
+    servicer = OpenAIServiceServicer(settings, peers)
     try:
-        servicer = OpenAIServiceServicer(settings, peers)
-        interceptor = rpc.Interceptor(on_error=envelope.metadata, on_broken_stream=envelope.BROKEN_STREAM)
+        interceptor = CountingInterceptor(on_error=envelope.metadata, on_broken_stream=envelope.BROKEN_STREAM)
         service = (servicer, gateway_pb2_grpc.add_OpenAIServiceServicer_to_server, NAME)
         async with rpc.serving(settings.address("gateway"), [service], interceptor=interceptor, reflected=TYPED):
             _log.info("gateway.ready", address=settings.address("gateway"))
             await stopping.wait()
     finally:
+        await servicer.metrics.close()
         await peers.close()

@@ -70,6 +70,14 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("output", type=Path, metavar="OUTPUT.jsonl")
     show.add_argument("--rows", type=int, default=5, help="how many (%(default)s)")
 
+    engines = _command(commands, "engines", "list the engines of a mesh, or drain one", _engines, configured=False)
+    engines.add_argument("action", choices=("list", "drain"))
+    engines.add_argument(
+        "engine_id", nargs="?", default="", metavar="ENGINE", help="which to drain: it ends what it runs and gets no more"
+    )
+    engines.add_argument("--address", default="127.0.0.1:10900", metavar="HOST:PORT", help="the mesh (%(default)s)")
+    engines.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait until the drained engine runs nothing")
+
     model = _command(commands, "demo-model", "fetch the demo model and print its path", _demo_model, configured=False)
     model.add_argument("--quiet", action="store_true", help="print the path only")
 
@@ -165,6 +173,14 @@ def _show(options: argparse.Namespace) -> int:
     from haywain import show
 
     return show.command(options.input, options.output, options.rows)
+
+
+def _engines(options: argparse.Namespace) -> int:
+    from haywain import engines
+
+    if (options.action == "drain") != bool(options.engine_id):
+        raise SettingsError("drain needs an ENGINE" if options.action == "drain" else "list takes no ENGINE")
+    return engines.command(options.address, options.action, options.engine_id, options.wait)
 
 
 def _demo_model(options: argparse.Namespace) -> int:

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TypeVar
 
 from haywain import errors, ids
+from haywain.gather import Gathered, gathered_on
 
 __all__ = ["BlobStore", "BlobWriter", "DirectoryBlobStore", "mapped"]
 
 CHUNK_BYTES = 512 * 1024
+_THREADS = 4
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 _T = TypeVar("_T")
 
@@ -94,7 +96,9 @@ class DirectoryBlobStore:
         self._scratch = root / "scratch"
         self._lasting: set[Path] = set()
         """Folders that are known to be on disk themselves."""
-        self._threads = ThreadPoolExecutor(4, thread_name_prefix="blobs")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
+        self._done = gathered_on(self._threads, at_once=_THREADS)
+        self._published: Gathered[tuple[Path, Path], None] = Gathered(self._publish_all, most=32, at_once=_THREADS)
         with mapped(str(root)):
             self._scratch.mkdir(parents=True, exist_ok=True)
 
@@ -150,20 +154,35 @@ class DirectoryBlobStore:
         return self._scratch / f"{os.getpid()}-{ids.new('')}"
 
     async def publish(self, path: Path, key: str) -> None:
-        """Sync, rename, and sync the folder."""
+        """Sync, rename, and sync the folder: once for all that go there together."""
+        with mapped(f"blob {key}"):
+            await self._published((path, self.path(key)))
 
-        def publish() -> None:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-            target = self.path(key)
-            target.parent.mkdir(exist_ok=True)
-            path.replace(target)
-            _sync_folder(target.parent)
-            if target.parent not in self._lasting:  # somebody may have made it just now
-                _sync_folder(self._root)
-                self._lasting.add(target.parent)
+    async def _publish_all(self, blobs: list[tuple[Path, Path]]) -> list[BaseException | None]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._rename_all, blobs)
 
-        await self._off_loop(publish, key)
+    def _rename_all(self, blobs: list[tuple[Path, Path]]) -> list[BaseException | None]:
+        outcomes: list[OSError | None] = []
+        folders: dict[Path, OSError | None] = {}
+        for path, target in blobs:
+            try:
+                _rename(path, target)
+                folders[target.parent] = None
+                outcomes.append(None)
+            except OSError as error:
+                outcomes.append(error)
+        for folder in folders:
+            try:
+                self._sync(folder)
+            except OSError as error:
+                folders[folder] = error
+        return [outcome or folders[target.parent] for outcome, (_, target) in zip(outcomes, blobs, strict=True)]
+
+    def _sync(self, folder: Path) -> None:
+        _sync_folder(folder)
+        if folder not in self._lasting:  # somebody may have made it just now
+            _sync_folder(self._root)
+            self._lasting.add(folder)
 
     async def stale(self, older_than: float) -> list[str]:
         """List old keys."""
@@ -191,7 +210,15 @@ class DirectoryBlobStore:
 
     async def _off_loop(self, work: Callable[[], _T], key: str) -> _T:
         with mapped(f"blob {key}"):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            done: _T = await self._done(work)
+            return done
+
+
+def _rename(path: Path, target: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    target.parent.mkdir(exist_ok=True)
+    path.replace(target)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 The environment variable `HAYWAIN_CRASH` names a folder. A file in it that is called as a point arms it: it holds which passing,
 counted from now, is the last. The file is gone when the process is, so the process that is started next lives. Without the variable
-a point costs one comparison. `tests/fault/crash_cases.py` has the scene of each point, and a unit test holds that none is missing.
+a point costs one comparison. `tests/crash_cases.py` has the scene of each point, and a unit test holds that none is missing.
 """
 
 from __future__ import annotations

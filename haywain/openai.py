@@ -13,7 +13,7 @@ import msgspec
 __all__ = [
     "CHAT_FIELDS", "COMPLETION_FIELDS", "EMBEDDING_FIELDS", "ENDPOINTS", "ChatChoice", "ChatChunk", "ChatChunkChoice",
     "ChatCompletion", "ChatDelta", "ChatMessage", "CompletionUsage", "Embedding", "EmbeddingList", "EmbeddingUsage", "ErrorBody",
-    "ErrorEnvelope", "TextChoice", "TextCompletion", "ascii_json", "encode", "error_body",
+    "ErrorEnvelope", "OTHER_FIELDS", "TextChoice", "TextCompletion", "ascii_json", "asks_for_nothing", "encode", "error_body",
 ]  # fmt: skip
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
@@ -35,6 +35,25 @@ COMPLETION_FIELDS = CHAT_FIELDS - {"messages", "max_completion_tokens", "top_log
 
 EMBEDDING_FIELDS = frozenset({"model", "input", "dimensions", "encoding_format", "user"})
 """The same of /v1/embeddings."""
+
+OTHER_FIELDS = frozenset(
+    {
+        "audio", "best_of", "function_call", "functions", "modalities", "moderation", "parallel_tool_calls", "prediction",
+        "prompt_cache_key", "prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "suffix",
+        "tool_choice", "tools", "verbosity", "web_search_options",
+    }
+)  # fmt: skip
+"""Fields that OpenAI's API has and that no engine honours on any endpoint: unsupported rather than unknown."""
+
+_PUBLIC_FIELDS = CHAT_FIELDS | COMPLETION_FIELDS | EMBEDDING_FIELDS | OTHER_FIELDS
+
+
+def asks_for_nothing(field: str, value: Any) -> bool:
+    """Tell whether a member of a body means what its absence means, whoever honours it: clients write out what they leave unset.
+
+    That is a null; and false, but only of fields that are known: who knows what is on unless somebody says otherwise?
+    """
+    return value is None or (value is False and field in _PUBLIC_FIELDS)
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:

@@ -179,8 +179,8 @@ class PostgresDatabase:
         connection = self._connect()
         self._number += 1
         number = self._number
-        mark = f"insert into schema_marks values ('{self._name}', {number}) "  # noqa: S608 - our own hex digits
-        mark += "on conflict (writer) do update set number = excluded.number"
+        mark = f"insert into schema_marks values ('{self._name}', {number}, now()) "  # noqa: S608 - our own hex digits
+        mark += "on conflict (writer) do update set number = excluded.number, written_at = now()"
         result = self._transact(connection, f"begin isolation level read committed; {self._schema.lock}; {mark}", work)
         try:
             outcome = connection.execute("commit").statusmessage

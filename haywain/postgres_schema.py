@@ -17,6 +17,8 @@ from haywain.db import newer_schema
 __all__ = ["Schema", "check_server", "migrate", "tie"]
 
 _Connection = psycopg.Connection[DictRow]
+_MARK_SECONDS = 86_400
+"""How long a mark is kept: far longer than a write looks for its own."""
 
 
 class Schema(msgspec.Struct, frozen=True):
@@ -45,6 +47,7 @@ def migrate(connection: _Connection, schema: Schema, home: Path) -> None:
     with connection.transaction():
         connection.execute(schema.lock.encode())
         _make(connection, schema, home)
+        _clear_marks(connection)
     know = schema.migrations[-1][0]
     for version, path in schema.migrations:
         with connection.transaction():
@@ -65,9 +68,18 @@ def _make(connection: _Connection, schema: Schema, home: Path) -> None:
     found = connection.execute("select 1 from pg_tables where schemaname = %s and tablename = 'schema_version'", [schema.name])
     if not found.fetchone():
         connection.execute("create table schema_version (version integer not null)")
-        connection.execute("create table schema_marks (writer text primary key, number bigint not null)")
+        connection.execute("create table schema_marks (writer text primary key, number bigint not null, written_at timestamptz)")
         connection.execute("create table schema_origin (id text primary key)")
         connection.execute("insert into schema_origin values (%s)", [_new_origin(schema, home)])
+
+
+def _clear_marks(connection: _Connection) -> None:
+    """Drop the marks of writers that are long gone; one that lives marks its next write anew."""
+    columns = "select 1 from pg_attribute where attrelid = 'schema_marks'::regclass and attname = 'written_at'"
+    if not connection.execute(columns).fetchone():  # a schema of before there were times
+        connection.execute("alter table schema_marks add column written_at timestamptz")
+        connection.execute("update schema_marks set written_at = now()")
+    connection.execute("delete from schema_marks where written_at < now() - make_interval(secs => %s)", [_MARK_SECONDS])
 
 
 # -- the tie to a data folder: `new ID` before the schema is committed, `ID` after ----------------------------------------------

@@ -23,7 +23,7 @@ from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from haywain import errors, ids, lockfile, log
+from haywain import errors, ids, lockfile, log, metrics
 from haywain.feed import feeding
 
 __all__ = ["OPTIONS", "Interceptor", "Server", "call", "channel", "error_of", "metadata", "run", "serving", "stream"]
@@ -178,16 +178,17 @@ async def serving(
     interceptor: Interceptor | None = None,
     grace_seconds: float = 2.0,
     reflected: Sequence[str] = (),
+    figures: metrics.Figures | None = None,
 ) -> AsyncIterator[Server]:
     """Serve `(servicer, add_XServicer_to_server, full name)`s at `address` until the block ends.
 
-    `reflected` are the names that reflection lists, where they are others than those served here.
+    `reflected` are the names that reflection lists, where they are others than those served here; `figures` go into GET /metrics.
     Health answers SERVING inside the block; at its end NOT_SERVING, then calls get `grace_seconds` to end.
     Raises SettingsError when the address can't be bound, or another process serves it: a Unix socket would be taken over silently.
     """
-    server = grpc.aio.server(interceptors=[interceptor or Interceptor()], options=OPTIONS)
+    server = grpc.aio.server(interceptors=[metrics.CallMeter(), interceptor or Interceptor()], options=OPTIONS)
     names = []
-    for servicer, add, name in services:
+    for servicer, add, name in (*services, metrics.telemetry(figures)):
         add(servicer, server)
         names.append(name)
     health_servicer = health_aio.HealthServicer()

@@ -200,7 +200,14 @@ def _put(tree: dict[str, Any], path: list[str], value: str, source: str) -> None
         if not isinstance(child, dict):
             raise SettingsError(f"{source}: {part} is a value, not a section")
         tree = child
-    tree[path[-1]] = value
+    tree[path[-1]] = _list(value, source) if value.startswith("[") else value
+
+
+def _list(value: str, source: str) -> Any:
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError as error:
+        raise SettingsError(f'{source}: {value} is not a list in JSON, like ["a","b"]: {error}') from error
 
 
 def masked(url: str) -> str:

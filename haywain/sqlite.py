@@ -2,14 +2,13 @@
 
 A commit costs a sync of the disk, milliseconds, whatever is in it. So the writer takes all writes that wait into one commit, each
 behind a savepoint of its own: one that raises undoes itself only, and nobody is answered before the commit. When the commit itself
-fails, or SQLite gave up the whole transaction, each is run again in a transaction of its own.
+fails, or SQLite gave up the whole transaction, each is run again in a transaction of its own. Reads that wait share a snapshot.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,12 +17,14 @@ from typing import Any, TypeVar
 
 from haywain import errors
 from haywain.db import Queries, Row, Transaction, newer_schema
+from haywain.gather import Gathered
 
 __all__ = ["SqliteDatabase"]
 
 _T = TypeVar("_T")
 _Work = Callable[[Transaction], Any]
-_Outcome = tuple[Any, BaseException | None]
+_Outcome = Any
+"""What a work gave, or the exception that it raised."""
 GROUP = 64
 """Writes in one commit, at most."""
 
@@ -57,7 +58,8 @@ class SqliteDatabase:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{file.stem}-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{file.stem}-reader")
         self._connections: dict[ThreadPoolExecutor, sqlite3.Connection] = {}
-        self._waiting: deque[tuple[_Work, asyncio.Future[Any]]] = deque()
+        self._writes: Gathered[_Work, Any] = Gathered(lambda works: self._on(self._writer, partial(self._write, works)), most=GROUP)
+        self._reads: Gathered[_Work, Any] = Gathered(lambda works: self._on(self._reader, partial(self._read, works)), most=GROUP)
 
     async def open(self) -> None:
         """Connect and migrate."""
@@ -67,20 +69,16 @@ class SqliteDatabase:
 
     async def write(self, work: Callable[[Transaction], _T]) -> _T:
         """Run `work` in one transaction on the writer thread."""
-        answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._waiting.append((work, answer))
-        self._writer.submit(self._write)  # it may find that an earlier one took the work along
-        try:
-            return await answer
-        except sqlite3.Error as error:
-            raise _mapped(error, self._file) from error
+        return await self._through(self._writes, work)
 
     async def read(self, work: Callable[[Transaction], _T]) -> _T:
         """Run `work` on a snapshot on the reader thread."""
-        return await self._on(self._reader, lambda: self._transact(self._connections[self._reader], "begin", work))
+        return await self._through(self._reads, work)
 
     async def close(self) -> None:
-        """Close both connections."""
+        """Finish what waits and close both connections."""
+        await self._writes.settled()
+        await self._reads.settled()
         for executor in (self._reader, self._writer):
             connection = self._connections.pop(executor, None)
             if connection is not None:
@@ -93,22 +91,24 @@ class SqliteDatabase:
         except sqlite3.Error as error:
             raise _mapped(error, self._file) from error
 
-    def _write(self) -> None:
-        """Take what waits, commit it, and answer."""
-        group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
-        group = [(work, answer) for work, answer in group if not answer.cancelled()]
-        if not group:
-            return
-        works = [work for work, _ in group]
-        outcomes = (self._together(works) if len(works) > 1 else None) or [self._alone(work) for work in works]
-        for (_, answer), outcome in zip(group, outcomes, strict=True):
-            answer.get_loop().call_soon_threadsafe(_answer, answer, outcome)
+    async def _through(self, gathered: Gathered[_Work, Any], work: Callable[[Transaction], _T]) -> _T:
+        try:
+            answer: _T = await gathered(work)
+        except sqlite3.Error as error:
+            raise _mapped(error, self._file) from error
+        return answer
+
+    def _write(self, works: list[_Work]) -> list[_Outcome]:
+        return (self._together(works) if len(works) > 1 else None) or [self._alone(work) for work in works]
+
+    def _read(self, works: list[_Work]) -> list[_Outcome]:
+        return self._transact(self._reader, "begin", lambda transaction: [_outcome(work, transaction) for work in works])
 
     def _alone(self, work: _Work) -> _Outcome:
         try:
-            return self._transact(self._connections[self._writer], "begin immediate", work), None
+            return self._transact(self._writer, "begin immediate", work)
         except BaseException as error:  # noqa: BLE001 - it is raised where it belongs
-            return None, error
+            return error
 
     def _together(self, works: list[_Work]) -> list[_Outcome] | None:
         """Commit several; None when that can't be done, and none of them has happened."""
@@ -119,10 +119,8 @@ class SqliteDatabase:
             connection.execute("begin immediate")
             for work in works:
                 connection.execute("savepoint one")
-                try:
-                    outcomes.append((work(transaction), None))
-                except BaseException as error:  # noqa: BLE001 - it is raised where it belongs
-                    outcomes.append((None, error))
+                outcomes.append(_outcome(work, transaction))
+                if isinstance(outcomes[-1], BaseException):
                     connection.execute("rollback to one")  # fails when SQLite undid everything: a full disk, say
                 connection.execute("release one")
             connection.execute("commit")
@@ -145,7 +143,8 @@ class SqliteDatabase:
         if executor is self._reader:
             connection.execute("pragma query_only=on")
 
-    def _transact(self, connection: sqlite3.Connection, begin: str, work: Callable[[Transaction], _T]) -> _T:
+    def _transact(self, executor: ThreadPoolExecutor, begin: str, work: Callable[[Transaction], _T]) -> _T:
+        connection = self._connections[executor]
         connection.execute(begin)
         try:
             result = work(_SqliteTransaction(connection, self._queries.statements))
@@ -169,14 +168,11 @@ class SqliteDatabase:
                 connection.executescript(f"begin immediate;\n{script}\ninsert into schema_version values ({version});\ncommit;")
 
 
-def _answer(answer: asyncio.Future[Any], outcome: _Outcome) -> None:
-    if answer.done():  # cancelled
-        return
-    result, error = outcome
-    if error is None:
-        answer.set_result(result)
-    else:
-        answer.set_exception(error)
+def _outcome(work: _Work, transaction: Transaction) -> _Outcome:
+    try:
+        return work(transaction)
+    except BaseException as error:  # noqa: BLE001 - it is raised where it belongs
+        return error
 
 
 def _mapped(error: sqlite3.Error, file: Path) -> errors.HaywainError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import tempfile
 import time
@@ -16,6 +18,9 @@ from typing import Any
 
 import httpx
 import psutil
+import psycopg
+
+from haywain import crash
 
 __all__ = ["Mesh", "chat_row", "free_port", "jsonl", "until"]
 
@@ -61,6 +66,8 @@ class Mesh:
     def __init__(self, command: Path, *, data: Path | None = None, port: int | None = None) -> None:
         """`command` is the `haywain` script to run."""
         self.command = command
+        self.environment: dict[str, str] = {}
+        """What its processes find in their environment besides this process's own."""
         self._own = data is None
         self.data = data or Path(tempfile.mkdtemp(prefix="hw", dir="/tmp"))  # socket paths must be short
         self.port = port or free_port()
@@ -71,12 +78,18 @@ class Mesh:
         """The command line of `up`."""
         return [str(self.command), "up", "--data", str(self.data), "--port", str(self.port), *more]
 
+    def take_orders(self, folder: Path) -> None:
+        """Let processes die when files in `folder` say so (haywain/crash.py), and start again at once however often they die."""
+        folder.mkdir()
+        self.environment[crash.VARIABLE] = str(folder)
+
     def start(self, *more: str) -> Mesh:
         """Start and wait for the line `ready …`; AssertionError with the mesh's own words when it doesn't come."""
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()
         with (self.data / "up.log").open("ab") as errors:
-            self.process = subprocess.Popen(self.arguments(*more), stdout=subprocess.PIPE, stderr=errors, cwd="/")
+            environment = os.environ | self.environment
+            self.process = subprocess.Popen(self.arguments(*more), stdout=subprocess.PIPE, stderr=errors, cwd="/", env=environment)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith(b"ready http://127.0.0.1:"), (line, self.logs())
@@ -132,6 +145,16 @@ class Mesh:
         assert not alive, f"left behind: {alive}"
         return status
 
+    def sql(self, service: str, statement: str, url: str = "") -> list[tuple[Any, ...]]:
+        """Run a statement in a service's database, on PostgreSQL where there is a `url`."""
+        if url:
+            with psycopg.connect(url, autocommit=True) as server:
+                server.execute(f"set search_path to {service}".encode())
+                cursor = server.execute(statement.encode())
+                return cursor.fetchall() if cursor.description else []
+        with contextlib.closing(sqlite3.connect(self.data / f"{service}.db", timeout=10)) as file, file:
+            return file.execute(statement).fetchall()
+
     def upload(self, content: bytes, filename: str = "input.jsonl", purpose: str = "batch") -> dict[str, Any]:
         """Upload a file; its object."""
         response = self.client.post("/v1/files", data={"purpose": purpose}, files={"file": (filename, content)})
@@ -145,17 +168,24 @@ class Mesh:
         assert response.status_code == 200, response.text
         return dict(response.json())
 
-    def batch(self, batch_id: str) -> dict[str, Any]:
-        """Get a batch, however often it takes: the door may be restarting."""
+    def ask(self, method: str, path: str, **terms: Any) -> httpx.Response:
+        """Ask until somebody answers who isn't just being restarted: a status below 500."""
 
-        def get() -> dict[str, Any] | None:
+        def answer() -> httpx.Response | None:
             try:
-                response = self.client.get(f"/v1/batches/{batch_id}")
+                response = self.client.request(method, path, **terms)
             except httpx.TransportError:
                 return None
-            return dict(response.json()) if response.status_code == 200 else None
+            return response if response.status_code < 500 else None
 
-        return dict(until(f"GET {batch_id} answers", get))
+        found: httpx.Response = until(f"{method} {path} is answered", answer)
+        return found
+
+    def batch(self, batch_id: str) -> dict[str, Any]:
+        """Get a batch, however often it takes: the door may be restarting."""
+        response = self.ask("GET", f"/v1/batches/{batch_id}")
+        assert response.status_code == 200, response.text
+        return dict(response.json())
 
     def wait(self, batch_id: str, timeout: float = 120.0) -> dict[str, Any]:
         """Wait for a terminal status; the batch object."""

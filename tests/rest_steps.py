@@ -13,13 +13,14 @@
           error: {code: …, param: …}          # short for json: {error: …}
           text: …                             # the body, exactly
         save: {file: id}                      # name: path into the JSON answer
+        keep: {tag: etag}                     # name: header of the answer
         eventually: true                      # ask again until it is so
       - grpc: files.GetFile
         request: {file_id: "${file}"}
         expect: {status: NOT_FOUND, error: {code: …, param: …}, json: {…}}
 
 In expectations, a string that begins with `~` is a regular expression, and `<string>`, `<integer>`, `<number>` mean any of these.
-Whatever the case says, every HTTP answer must have a request id, and every one that isn't 2xx the error envelope.
+Whatever the case says, every HTTP answer must have a request id, and every one that isn't 2xx (or 304) the error envelope.
 """
 
 from __future__ import annotations
@@ -157,7 +158,8 @@ class Case:
         expect = step.get("expect", {})
         assert answer.status_code == expect.get("status", 200), (answer.status_code, answer.text)
         assert answer.headers["x-request-id"]
-        if answer.status_code >= 300 and method != "HEAD":
+        self._saved |= {name: answer.headers[header] for name, header in step.get("keep", {}).items()}
+        if answer.status_code >= 300 and answer.status_code != 304 and method != "HEAD":
             assert_envelope(answer)
         for name, value in expect.get("headers", {}).items():
             _match(answer.headers.get(name), value, name)

@@ -11,6 +11,7 @@ function envoy_on_request(handle)
   local method, path = headers:get(":method"), headers:get(":path"):match("^[^?]*"):gsub("/+$", "")
   for _, route in ipairs(ROUTES) do
     if path:match(route[1]) then                           -- plain text: local_reply_config makes the envelope
+      path = path == "" and "/" or path
       handle:respond({ [":status"] = "405", ["allow"] = route[2] }, "Not allowed to " .. method .. " on " .. path .. ".")
       return
     end

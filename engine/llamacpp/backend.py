@@ -24,6 +24,7 @@ import msgspec
 from engine import answers
 from engine.backend import Emit
 from engine.llamacpp import memory, policy, transcode, weights
+from engine.llamacpp.embedding_model import POOLING
 from engine.llamacpp.messages import Delta, Ended, Open
 from engine.llamacpp.model import MAX_SLOTS
 from engine.llamacpp.pool import Pool
@@ -42,6 +43,8 @@ DEFAULT_CONTEXT: Final = 2_048
 """tokens a sequence, where neither settings nor model say less"""
 DEFAULT_SLOTS: Final = 16
 """slots a decoder: more gain little on a CPU"""
+DEFAULT_TEXTS: Final = 64
+"""texts that are embedded at once, so that a step finds enough short ones"""
 KV_BYTES: Final = 2**30
 """KV cache of all decoders together, where the settings leave the number of slots open"""
 _log = log.get()
@@ -67,7 +70,7 @@ class LlamaCppBackend:
         self._decoders = settings.workers or _cores()
         self._wanted = _wanted(settings, self._path, self._vocabulary, self._decoders)
         self._transcodes = transcode.wanted(settings.transcode, self._path, self._vocabulary)
-        self._preparer = Preparer(self._vocabulary, self._wanted.context_length)
+        self._preparer = Preparer(self._vocabulary, self._wanted.context_length, embeds=bool(self._wanted.pooling))
         self.slots = self._decoders * self._wanted.slots
         self.lookahead = self.slots
         self._model = settings.model
@@ -216,11 +219,29 @@ def _wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, deco
     if trained and settings.context_length > trained:
         raise SettingsError(f"engine.llamacpp.context_length is {settings.context_length}, but the model's is {trained}")
     context = settings.context_length or min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
-    slots = settings.slots or policy.slots(DEFAULT_SLOTS, vocabulary.kv_bytes_per_token, context, KV_BYTES // decoders)
+    pooling = _pooling(settings.pooling, vocabulary)
+    usual = policy.slots(DEFAULT_SLOTS, vocabulary.kv_bytes_per_token, context, KV_BYTES // decoders)
+    slots = settings.slots or (DEFAULT_TEXTS if pooling else usual)
     if not 1 <= slots <= MAX_SLOTS:
         raise SettingsError(f"engine.llamacpp.slots is {slots}, expected 1 to {MAX_SLOTS}, or 0 for as many as fit")
     if settings.layout not in policy.LAYOUTS:
         expected = ", ".join(policy.LAYOUTS)
         raise SettingsError(f"engine.llamacpp.layout is {settings.layout!r}, expected one of: {expected}")
     layout = policy.EXACT if settings.deterministic else settings.layout
-    return Open(str(path), slots, context, max(settings.batch_tokens, slots, policy.CHUNK + 1), settings.threads, layout)
+    step = max(settings.batch_tokens, slots, policy.CHUNK + 1)
+    return Open(str(path), slots, context, step, settings.threads, layout, pooling)
+
+
+def _pooling(wanted: str, vocabulary: Vocabulary) -> str:
+    """Tell what makes a vector of a text; empty for a model that generates."""
+    if wanted not in {"auto", "none", *POOLING}:
+        raise SettingsError(f"engine.llamacpp.pooling is {wanted!r}, expected one of: auto, {', '.join(POOLING)}, none")
+    if wanted != "auto":
+        return "" if wanted == "none" else wanted
+    kind = vocabulary.number("pooling_type")
+    name = next((name for name, number in POOLING.items() if number == kind), "")
+    if kind and not name:
+        raise SettingsError(f"the model's pooling_type is {kind}: rerankers are not served")
+    if not name and vocabulary.metadata(f"{vocabulary.metadata('general.architecture')}.attention.causal") == "false":
+        raise SettingsError("the model doesn't generate, and says no pooling for embeddings: set engine.llamacpp.pooling")
+    return name

@@ -17,9 +17,12 @@ import time
 from pathlib import Path
 from typing import Final
 
+from engine.llamacpp.embedder import Embedder
+from engine.llamacpp.embedding_model import EmbeddingModel
 from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import LENGTH, Begin, Cancel, Open, Ready, Refused, ToDecoder, frame, to_decoder
 from engine.llamacpp.model import Model
+from engine.llamacpp.policy import EXACT
 from haywain import orphans
 from haywain.errors import HaywainError
 
@@ -47,23 +50,27 @@ def _serve(link: socket.socket, inbox: Inbox) -> None:
         return
     wanted = first[0]
     try:
-        model = Model(
-            Path(wanted.path),
-            slots=wanted.slots,
-            context_length=wanted.context_length,
-            batch_tokens=wanted.batch_tokens,
-            threads=wanted.threads,
-        )
+        model = _model(wanted)
         model.warm_up()
     except HaywainError as error:
         link.sendall(frame([Refused(error.message)]))
         return
     with contextlib.closing(model):
         link.sendall(frame([Ready(model.slots, model.context_length)]))
-        _run(link, inbox, Loop(model, wanted.layout))
+        if isinstance(model, EmbeddingModel):
+            _run(link, inbox, Embedder(model, wanted.batch_tokens, alone=wanted.layout == EXACT))
+        else:
+            _run(link, inbox, Loop(model, wanted.layout))
 
 
-def _run(link: socket.socket, inbox: Inbox, loop: Loop) -> None:
+def _model(wanted: Open) -> Model | EmbeddingModel:
+    path, slots, length = Path(wanted.path), wanted.slots, wanted.context_length
+    if wanted.pooling:
+        return EmbeddingModel(path, slots=slots, context_length=length, threads=wanted.threads, pooling=wanted.pooling)
+    return Model(path, slots=slots, context_length=length, batch_tokens=wanted.batch_tokens, threads=wanted.threads)
+
+
+def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder) -> None:
     told = time.monotonic()
     while (messages := _arrived(inbox, wait=loop.idle)) is not None:
         loop.accept(messages)

@@ -41,13 +41,16 @@ class Need:
 
 def need(wanted: Open, vocabulary: Vocabulary, decoders: int) -> Need:
     """Estimate for this many decoders."""
-    tokens = wanted.slots * -(-wanted.context_length // 256) * 256
+    texts = 1 if wanted.pooling else wanted.slots  # texts to embed are evaluated within the length of one
+    tokens = texts * -(-wanted.context_length // 256) * 256
     width = max(1, vocabulary.number("embedding_length"))
     heads = max(1, vocabulary.number("attention.head_count"))
     hidden = vocabulary.number("feed_forward_length") or 4 * width
     # Of a step: logits, activations, and without flash attention every head's scores over the context.
     scores = heads * wanted.context_length * 4
-    compute = wanted.slots * vocabulary.size * 4 + wanted.batch_tokens * (4 * (6 * width + 2 * hidden) + scores)
+    step = wanted.context_length if wanted.pooling else wanted.batch_tokens
+    logits = 0 if wanted.pooling else wanted.slots * vocabulary.size * 4
+    compute = logits + step * (4 * (6 * width + 2 * hidden) + scores)
     weights = Path(wanted.path).stat().st_size
     return Need(weights, decoders * tokens * vocabulary.kv_bytes_per_token, decoders * (compute + _PROCESS))
 

@@ -44,6 +44,8 @@ class Open(msgspec.Struct, array_like=True, tag=True, frozen=True):
     threads: int
     layout: str = "auto"
     """auto, flash, plain, unified, or exact"""
+    pooling: str = ""
+    """mean, cls or last: what makes a vector of a text; empty: the model generates"""
 
 
 class Begin(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True):
@@ -115,6 +117,8 @@ class Ended(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True
     cached_tokens: int = 0
     """prompt tokens that were in the KV cache already"""
     chances: list[Chance] = []
+    vector: bytes = b""
+    """the embedding, float32 each, of length 1"""
 
 
 ToDecoder = Open | Begin | Cancel

@@ -20,7 +20,7 @@ from engine.llamacpp.policy import Layout
 from engine.llamacpp.vocabulary import Vocabulary
 from haywain.errors import HaywainError, SettingsError
 
-__all__ = ["MAX_SLOTS", "Batch", "DecodeFailed", "Model", "Tokens"]
+__all__ = ["MAX_SLOTS", "Batch", "DecodeFailed", "Model", "Tokens", "load"]
 
 MAX_SLOTS: Final = 256
 """llama.cpp's LLAMA_MAX_SEQ"""
@@ -73,6 +73,11 @@ class Batch:
             self.outputs += 1
         self.size = end
 
+    def want_all(self) -> None:
+        """Ask for what comes of every token, as pooling needs it."""
+        self._logits[: self.size] = 1
+        self.outputs = self.size
+
     def native(self) -> Any:
         """Give the llama_batch."""
         self._native.n_tokens = self.size
@@ -99,6 +104,16 @@ class Batch:
         library.llama_batch_free(self._native)
 
 
+def load(path: Path) -> Any:
+    """Load a llama_model with its weights. Raises SettingsError."""
+    parameters = library.llama_model_default_params()
+    parameters.use_extra_bufts = not amx_is_compiled_in()
+    model = library.llama_model_load_from_file(str(path).encode(), parameters)
+    if not model:
+        raise SettingsError(f"model file {path} can't be loaded: {complaints()}")
+    return model
+
+
 class Model:
     """Weights and a context of `slots` sequences, `context_length` tokens each. For one thread."""
 
@@ -112,11 +127,7 @@ class Model:
         self._threads = threads
         self._context: Any = None
         with contextlib.ExitStack() as undo:
-            parameters = library.llama_model_default_params()
-            parameters.use_extra_bufts = not amx_is_compiled_in()
-            self._model = library.llama_model_load_from_file(str(path).encode(), parameters)
-            if not self._model:
-                raise SettingsError(f"model file {path} can't be loaded: {complaints()}")
+            self._model = load(path)
             undo.callback(library.llama_model_free, self._model)
             self.vocabulary = Vocabulary(self._model)
             self.batch = Batch(batch_tokens)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = [
-    "AUTO", "CHUNK", "EXACT", "LAYOUTS", "LEAST", "TILE", "Layout", "chunk", "decoder", "fit", "layout", "reusable", "share",
-    "slots", "tiled",
+    "AUTO", "CHUNK", "EXACT", "LAYOUTS", "LEAST", "TILE", "Layout", "chunk", "decoder", "fit", "layout", "pack", "reusable",
+    "share", "slots", "tiled",
 ]  # fmt: skip
 
 CHUNK = 128
@@ -104,6 +104,19 @@ def share(decoding: int, remaining: Sequence[int], budget: int) -> list[int]:
         shares[place] = size
         room -= size
     return shares
+
+
+def pack(sizes: Sequence[int], budget: int, most: int) -> int:
+    """Tell how many texts to embed in one call, of `sizes` tokens each: the first ones, within `budget` tokens; at least one.
+
+    Every token of a call is held against every other one, so larger calls gain nothing.
+    """
+    total = 0
+    for count, size in enumerate(sizes[:most]):
+        total += size
+        if count and total > budget:
+            return count
+    return min(len(sizes), most)
 
 
 def decoder(loads: Sequence[int], shares: Sequence[int], slots: int) -> int:

@@ -52,10 +52,10 @@ class Listener(Protocol):
 class _Decoder:
     """A place for a decoder process, and the runs that are at it."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, remembered: int) -> None:
         self.process: DecoderProcess | None = None
-        self.recent: deque[Tokens] = deque(maxlen=slots)
-        """the latest prompts, of which its slots still hold some"""
+        self.recent: deque[Tokens] = deque(maxlen=remembered)
+        """the latest prompts, of which its slots still hold some; texts to embed have nothing to share"""
         self.runs: set[int] = set()
         self.outbox: list[ToDecoder] = []
         self.heard = 0.0
@@ -75,7 +75,7 @@ class Pool:
         self._listener = listener
         self._silence = silence_seconds
         self._file = weights.version(Path(wanted.path))
-        self._decoders = [_Decoder(wanted.slots) for _ in range(count)]
+        self._decoders = [_Decoder(0 if wanted.pooling else wanted.slots) for _ in range(count)]
         self._waiting: list[tuple[int, int, Begin]] = []
         self._at: dict[int, _Decoder | None] = {}
         self._keeping: list[asyncio.Task[None]] = []

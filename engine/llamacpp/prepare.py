@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -11,21 +12,23 @@ import numpy as np
 
 from engine import invalid
 from engine.chat import ChatRequest, parse_chat
-from engine.completion import CompletionRequest, Input, parse_completion
+from engine.completion import CompletionRequest, EmbeddingRequest, Input, parse_completion, parse_embedding
 from engine.llamacpp import policy, schema
 from engine.llamacpp.grammar import BadGrammarError, Grammar
 from engine.llamacpp.messages import Sampling
+from engine.llamacpp.reply import ChatReply, EmbeddingReply, Reply, TextReply
 from engine.llamacpp.vocabulary import Vocabulary
 from engine.prompt import ChatTemplate
 from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import InvalidRequest
 
-__all__ = ["CHAT", "COMPLETIONS", "Prepared", "Preparer", "Prompt"]
+__all__ = ["CHAT", "COMPLETIONS", "EMBEDDINGS", "Prepared", "Preparer", "Prompt"]
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
-_FIELDS: Final = {CHAT: openai.CHAT_FIELDS, COMPLETIONS: openai.COMPLETION_FIELDS}
+EMBEDDINGS: Final = "/v1/embeddings"
+_FIELDS: Final = {CHAT: openai.CHAT_FIELDS, COMPLETIONS: openai.COMPLETION_FIELDS, EMBEDDINGS: openai.EMBEDDING_FIELDS}
 _COMPLETION_TOKENS: Final = 16
 """what /v1/completions generates when a request doesn't say, as the public API does"""
 _SEEDS: Final = 2**63
@@ -45,7 +48,8 @@ class Prompt(msgspec.Struct, frozen=True):
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is ready to run: every prompt with every sampling."""
 
-    chat: bool
+    reply: Callable[[str, str], Reply]
+    """makes what tells the answer, of the model's id as the caller named it and of the fingerprint"""
     prompts: list[Prompt]
     stops: list[bytes]
     samplings: list[Sampling]
@@ -61,16 +65,19 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 class Preparer:
     """Prepares requests for one model. Not for two threads at a time."""
 
-    def __init__(self, vocabulary: Vocabulary, context_length: int) -> None:
-        """Compile the chat template, if the model has one. Raises SettingsError when it can't be compiled."""
+    def __init__(self, vocabulary: Vocabulary, context_length: int, *, embeds: bool = False) -> None:
+        """Compile the chat template, if the model has one and chats. Raises SettingsError when it can't be compiled."""
         self._vocabulary = vocabulary
         self._context = context_length
-        self._template = ChatTemplate(vocabulary) if vocabulary.chat_template else None
+        self._embeds = embeds
+        self._template = ChatTemplate(vocabulary) if vocabulary.chat_template and not embeds else None
         self._compiles = functools.lru_cache(maxsize=256)(self._compile)
 
     @property
     def endpoints(self) -> list[str]:
-        """What can be answered: without a template no chats."""
+        """What can be answered: vectors or texts, and without a template no chats."""
+        if self._embeds:
+            return [EMBEDDINGS]
         return [CHAT, COMPLETIONS] if self._template is not None else [COMPLETIONS]
 
     @property
@@ -80,13 +87,18 @@ class Preparer:
 
     def prepare(self, sequence: pb.Sequence) -> Prepared:
         """Make it ready. Raises InvalidRequest; code `context_length_exceeded` when a prompt leaves no room for a token."""
+        if sequence.endpoint not in self.endpoints:
+            message = f"The model '{sequence.model}' does not serve {sequence.endpoint}."
+            raise InvalidRequest(message, code="unsupported_endpoint", param="model")
+        if sequence.endpoint == EMBEDDINGS:
+            return self._embedding(parse_embedding(sequence.request))
         if sequence.endpoint == COMPLETIONS:
             return self._completion(parse_completion(sequence.request))
         return self._chat(parse_chat(sequence.request))
 
     def _chat(self, request: ChatRequest) -> Prepared:
-        if self._template is None:
-            raise InvalidRequest("The model has no chat template, so it can't answer chats.", code="invalid_url", param="url")
+        if self._template is None:  # then it isn't among the endpoints
+            raise InvalidRequest(code="unsupported_endpoint", param="model")
         tokens = self._template.tokens(request.for_template(), request.chat_template_kwargs)
         prompt = self._prompt(tokens, request, request.max_output)
         return self._prepared(request, [prompt], (request.top_logprobs or 0) if request.logprobs else -1)
@@ -97,6 +109,37 @@ class Preparer:
         prompts = [self._given(given, request) for given in request.prompts]
         return self._prepared(request, prompts, -1 if request.logprobs is None else request.logprobs)
 
+    def _embedding(self, request: EmbeddingRequest) -> Prepared:
+        width = self._vocabulary.width
+        if request.dimensions is not None and request.dimensions > width:
+            raise invalid.invalid_value("dimensions", f"the model's vectors have {width}, but {request.dimensions} are wanted")
+        return Prepared(
+            reply=functools.partial(EmbeddingReply, request.dimensions or width, request.encoding_format or "float"),
+            prompts=[self._text(given) for given in request.inputs],
+            stops=[],
+            samplings=[Sampling()],
+            seed=None,
+            grammar="",
+            logprobs=-1,
+            include_usage=False,
+        )
+
+    def _text(self, given: Input) -> Prompt:
+        """Take a text, between what the model wants at its ends; what it holds never becomes a control token."""
+        tokens = self._vocabulary.tokenise(given, special=False, edges=True) if isinstance(given, str) else given
+        self._check(tokens, "input")
+        if len(tokens) > self._context:
+            limit = f"This model's maximum context length is {self._context} tokens."
+            message = f"{limit} However, your input resulted in {len(tokens)} tokens."
+            raise InvalidRequest(message, code="context_length_exceeded", param="input")
+        return Prompt(np.asarray(tokens, np.int32).tobytes(), len(tokens), 0)
+
+    def _check(self, tokens: list[int], param: str) -> None:
+        if not tokens:
+            raise InvalidRequest(f"The {param} has no tokens.", param=param)
+        if max(tokens) >= self._vocabulary.size:
+            raise invalid.invalid_value(param, f"token ids are below {self._vocabulary.size}, but one is {max(tokens)}")
+
     def _given(self, given: Input, request: CompletionRequest) -> Prompt:
         """Take a prompt as it is written: control texts are control tokens, and `bos` comes first where the model wants it."""
         vocabulary = self._vocabulary
@@ -106,8 +149,7 @@ class Preparer:
                 tokens = [vocabulary.bos, *tokens]
         else:
             tokens = given
-            if max(tokens) >= vocabulary.size:
-                raise invalid.invalid_value("prompt", f"token ids are below {vocabulary.size}, but one is {max(tokens)}")
+            self._check(tokens, "prompt")
         echo = ""
         if request.echo:
             echo = given if isinstance(given, str) else b"".join(map(vocabulary.written, given)).decode("utf-8", "replace")
@@ -115,8 +157,7 @@ class Preparer:
 
     def _prompt(self, tokens: list[int], request: ChatRequest | CompletionRequest, wanted: int | None, echo: str = "") -> Prompt:
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
-        if not tokens:
-            raise InvalidRequest("The prompt has no tokens.", param=param)
+        self._check(tokens, param)
         max_output = policy.fit(len(tokens), wanted, min(self._context, request.max_context_length or self._context))
         if max_output < 1:
             raise invalid.context_exceeded(len(tokens), self._context, request.max_context_length, param)
@@ -132,7 +173,7 @@ class Preparer:
             raise invalid.invalid_value("response_format", f"the schema's grammar can't be used: {reason}")
         samplings, seed = _samplings(request)
         return Prepared(
-            chat=isinstance(request, ChatRequest),
+            reply=ChatReply if isinstance(request, ChatRequest) else TextReply,
             prompts=prompts,
             stops=[stop.encode() for stop in request.stops],
             samplings=samplings,

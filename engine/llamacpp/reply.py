@@ -1,15 +1,18 @@
-"""An answer in the shape of its endpoint: chat or text, whole or in chunks, with log-probabilities where wanted."""
+"""An answer in the shape of its endpoint: chat or text, whole or in chunks, with log-probabilities where wanted; or vectors."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from engine import answers
 from engine.llamacpp.messages import Chance, Ended
 from haywain import openai
 
-__all__ = ["ChatReply", "Choice", "TextReply"]
+__all__ = ["ChatReply", "Choice", "EmbeddingReply", "Reply", "TextReply"]
 
 
 class Choice:
@@ -34,6 +37,25 @@ class Choice:
     def finish(self) -> str:
         """Why it ended."""
         return self.end.finish if self.end is not None else ""
+
+
+class Reply(Protocol):
+    """What tells an answer."""
+
+    def opening(self, index: int, choice: Choice) -> bytes:
+        """Encode a choice's first chunk, empty for none."""
+
+    def piece(self, index: int, choice: Choice, text: str, chances: Sequence[Chance]) -> bytes:
+        """Encode more of a choice."""
+
+    def closing(self, index: int, choice: Choice) -> bytes:
+        """Encode a choice's last chunk."""
+
+    def usage(self, usage: openai.CompletionUsage) -> bytes:
+        """Encode the last chunk."""
+
+    def whole(self, choices: Sequence[Choice], usage: openai.CompletionUsage) -> bytes:
+        """Encode all of it."""
 
 
 class ChatReply:
@@ -112,6 +134,53 @@ class TextReply:
             for index, choice in enumerate(choices)
         ]
         return self._answer.whole(made, usage)
+
+
+class EmbeddingReply:
+    """An answer of /v1/embeddings; there are no chunks of it."""
+
+    def __init__(self, dimensions: int, encoding_format: str, model: str, fingerprint: str) -> None:
+        """`dimensions` are told of each vector, made of length 1 again."""
+        self._dimensions = dimensions
+        self._base64 = encoding_format == "base64"
+        self._model = model
+
+    def opening(self, index: int, choice: Choice) -> bytes:
+        """Encode nothing."""
+        return b""
+
+    def piece(self, index: int, choice: Choice, text: str, chances: Sequence[Chance]) -> bytes:
+        """Encode nothing."""
+        return b""
+
+    def closing(self, index: int, choice: Choice) -> bytes:
+        """Encode nothing."""
+        return b""
+
+    def usage(self, usage: openai.CompletionUsage) -> bytes:
+        """Encode nothing."""
+        return b""
+
+    def whole(self, choices: Sequence[Choice], usage: openai.CompletionUsage) -> bytes:
+        """Encode all of it."""
+        return openai.encode(
+            openai.EmbeddingList(
+                data=[openai.Embedding(index=index, embedding=self._vector(choice)) for index, choice in enumerate(choices)],
+                model=self._model,
+                usage=openai.EmbeddingUsage(usage.prompt_tokens, usage.prompt_tokens),
+            )
+        )
+
+    def _vector(self, choice: Choice) -> list[float] | str:
+        vector = np.frombuffer(choice.end.vector if choice.end is not None else b"", "<f4")
+        if self._dimensions < len(vector):
+            cut = vector[: self._dimensions].astype(np.float64)
+            length = float(np.sqrt((cut * cut).sum()))
+            vector = (cut / length if length > 0 else cut).astype("<f4")
+        if self._base64:
+            return base64.b64encode(vector.tobytes()).decode()
+        numbers: list[float] = vector.tolist()
+        return numbers
 
 
 def _chat_chances(chances: Sequence[Chance]) -> dict[str, Any]:

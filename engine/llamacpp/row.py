@@ -8,7 +8,7 @@ from engine import answers
 from engine.backend import Emit
 from engine.llamacpp.messages import Begin, Delta, Ended
 from engine.llamacpp.prepare import Prepared
-from engine.llamacpp.reply import ChatReply, Choice, TextReply
+from engine.llamacpp.reply import Choice
 from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import Unavailable
@@ -41,7 +41,7 @@ class Row:
     def begin(self, prepared: Prepared, first_run: int, fingerprint: str) -> list[Begin]:
         """Give the runs to start, numbered from `first_run` on: every prompt with every sampling."""
         self._prepared = prepared
-        self._reply = (ChatReply if prepared.chat else TextReply)(self._model, fingerprint)
+        self._reply = prepared.reply(self._model, fingerprint)
         pairs = [(prompt, sampling) for prompt in prepared.prompts for sampling in prepared.samplings]
         self._choices = [Choice(prompt.echo, prepared.logprobs >= 0) for prompt, _ in pairs]
         self._open = len(pairs)

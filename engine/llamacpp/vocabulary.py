@@ -85,6 +85,11 @@ class Vocabulary:
         return 2 * self.number("block_count") * kv_heads * sides
 
     @property
+    def width(self) -> int:
+        """How many numbers an embedding has."""
+        return self.number("embedding_length_out") or self.number("embedding_length")
+
+    @property
     def chat_template(self) -> str:
         """The model's Jinja template, empty when it has none."""
         template: bytes | None = library.llama_model_chat_template(self._model, None)
@@ -122,16 +127,19 @@ class Vocabulary:
         text: bytes = library.llama_vocab_get_text(self._vocab, token)
         return text.decode("utf-8", "replace")
 
-    def tokenise(self, text: str, *, special: bool) -> list[int]:
-        """Make tokens; with `special`, the texts of control tokens become those tokens. Adds none at either end."""
+    def tokenise(self, text: str, *, special: bool, edges: bool = False) -> list[int]:
+        """Make tokens; with `special`, the texts of control tokens become those tokens.
+
+        With `edges`, what the model wants at either end of a text is added.
+        """
         data = text.encode()
         room = len(data) + 8
         tokens = (ctypes.c_int32 * room)()
-        count = library.llama_tokenize(self._vocab, data, len(data), tokens, room, False, special)
+        count = library.llama_tokenize(self._vocab, data, len(data), tokens, room, edges, special)
         if count < 0:  # it needs more room than bytes: white space made explicit
             room = -count
             tokens = (ctypes.c_int32 * room)()
-            count = library.llama_tokenize(self._vocab, data, len(data), tokens, room, False, special)
+            count = library.llama_tokenize(self._vocab, data, len(data), tokens, room, edges, special)
         return tokens[:count]
 
     def piece(self, token: int) -> bytes:

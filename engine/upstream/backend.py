@@ -116,7 +116,7 @@ class UpstreamBackend:
         return pb.ModelDescription(
             model=model.id,
             digest=f"upstream:{model.root or model.id}",
-            context_length=max(model.max_model_len or 0, 0),
+            context_length=model.context_length,
             endpoints=sorted(self._endpoints),
             fields=sorted(self._settings.fields),
             create_time=clock.timestamp(float(model.created or int(time.time()))),

@@ -17,6 +17,10 @@ __all__ = ["Model", "client", "models"]
 _CONNECT_SECONDS: Final = 10.0
 
 
+class _Meta(msgspec.Struct):
+    n_ctx: int | None = None
+
+
 class Model(msgspec.Struct):
     """A model as `GET /models` lists it; servers add what they like."""
 
@@ -24,7 +28,13 @@ class Model(msgspec.Struct):
     created: int | None = None
     owned_by: str | None = None
     root: str | None = None
-    max_model_len: int | None = None
+    max_model_len: int | None = None  # vLLM
+    meta: _Meta | None = None  # llama-server
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of a sequence, 0 when the server doesn't say."""
+        return max(self.max_model_len or (self.meta.n_ctx if self.meta else None) or 0, 0)
 
 
 class _Models(msgspec.Struct):
@@ -88,7 +98,7 @@ async def models(http: httpx.AsyncClient, settings: UpstreamSettings) -> list[Mo
             raise SettingsError(f"{where}: TLS failed: {error}") from error
         raise Unavailable(f"{where}: {error or type(error).__name__}") from error
     except httpx.RemoteProtocolError as error:
-        raise SettingsError(f"{where} doesn't speak HTTP there ({error}); is it https?") from error
+        raise Unavailable(f"{where}: {error} (is it https?)") from error
     except httpx.TransportError as error:
         raise Unavailable(f"{where}: {str(error) or type(error).__name__}") from error
     _check_status(response, where, settings)

@@ -102,8 +102,6 @@ def failure(sequence_id: int, response: httpx.Response) -> pb.SequenceResult:
         raise Away(f"{status}: {message}", _retry_after(response), busy=status in _BUSY, suspect=status in _GATEWAY)
     if status < 400 or status >= 500:
         return answers.engine_error(sequence_id, f"The upstream answered {status}: {message}", retryable=status >= 500)
-    if code != "context_length_exceeded" and _CONTEXT.search(f"{code} {message}"):
-        code = "context_length_exceeded"
     code = code or ("model_not_found" if status == 404 else "invalid_request")
     return pb.SequenceResult(
         sequence_id=sequence_id,
@@ -125,9 +123,10 @@ def _words(response: httpx.Response) -> tuple[str, str, str]:
     if isinstance(found, dict):
         message = found.get("message") or found.get("detail") or found.get("error_type")
         if message:
-            code = found.get("code") or found.get("type")
-            text = message if isinstance(message, str) else msgspec.json.encode(message).decode()
-            return _short(text), code if isinstance(code, str) else "", found.get("param") or ""
+            text = _short(message if isinstance(message, str) else msgspec.json.encode(message).decode())
+            code, kind, param = (value if isinstance(value, str) else "" for value in map(found.get, ("code", "type", "param")))
+            exceeded = _CONTEXT.search(f"{code} {kind} {text}")
+            return text, "context_length_exceeded" if exceeded else code, param
     kind = response.headers.get("content-type", "no content type")
     return f"{response.reason_phrase or 'no reason'} ({kind}, {len(response.content)} bytes)", "", ""
 

@@ -27,7 +27,8 @@ from services.batches.store import LEASE_SECONDS, BatchStore
 
 __all__ = ["Driver"]
 
-MOVERS = 16
+MOVERS = 64
+"""What so many batches ask of the database and of the peers at the same time goes there together."""
 FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 5.0
 INTENT_SECONDS = 60.0

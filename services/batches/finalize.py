@@ -48,7 +48,7 @@ class Finalizer:
 
     async def finish(self, record: Record, outcome: Status) -> None:
         """Make the files and the terminal status. Raises BatchMissing, Unavailable, to be tried again."""
-        sealed = await self._scheduler.seal(record.batch_id)
+        sealed = await self._scheduler.seal(record.batch_id, record.counts.total)
         crash.point("batches:sealed")
         counts = counts_of(sealed.counts)
         if counts.completed + counts.failed != counts.total:

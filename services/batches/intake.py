@@ -21,6 +21,7 @@ from haywain.clock import Clock, timestamp
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2
 from haywain.settings import BatchesSettings
+from services.batches.figures import VALIDATION_LINES, VALIDATION_SECONDS
 from services.batches.lifecycle import Status
 from services.batches.lines import Served
 from services.batches.own_files import index_key, rejected_key
@@ -101,8 +102,9 @@ class Intake:
         index, bad = self._blobs.scratch(), self._blobs.scratch()
         order = self._order(record, models, path)
         order = msgspec.structs.replace(order, index_path=str(index), rejects_path=str(bad) if rejected else "")
-        with mapped("validation"):
+        with mapped("validation"), VALIDATION_SECONDS.time():
             verdict = await self._validator.validate(order)
+        VALIDATION_LINES.inc(record.line_count)
         if verdict.faults and (fresh := await self.models(fresh=True)) != models:  # an engine came just now: they may be good
             order = msgspec.structs.replace(order, served=_served(fresh, record.endpoint))
             with mapped("validation"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from haywain.openai import asks_for_nothing
 from haywain.strict_json import NotJSON
 from services.batches.record import Fault
 
@@ -100,8 +101,8 @@ class LineRules:
             message = "Streaming is not supported in a batch: 'stream' must be false or absent."
             return Fault("streaming_unsupported", message, "body.stream", line)
         served = self._served.get(model) if self._served is not None else Served(model)
-        if served is not None and served.fields is not None and not served.fields.issuperset(body):
-            name = next(name for name in body if name not in served.fields)
+        name = _not_honoured(body, served)
+        if name is not None:
             message = f"No engine of the model {_quote(model)} honours the parameter {_quote(name)}."
             return Fault("unsupported_parameter", message, f"body.{name[:_QUOTED]}", line)
         if served is None or not served.here:
@@ -116,6 +117,12 @@ class LineRules:
     def _not_served(self, model: str, served: Served | None, line: int) -> Fault:
         where = f" at {self._endpoint}" if served is not None else ""
         return Fault("model_not_found", f"The model {_quote(model)} is not served{where}.", "body.model", line)
+
+
+def _not_honoured(body: dict[str, Any], served: Served | None) -> str | None:
+    if served is None or served.fields is None or served.fields.issuperset(body):
+        return None
+    return next((name for name in body if name not in served.fields and not asks_for_nothing(name, body[name])), None)
 
 
 def custom_id_of(record: Any) -> str | None:

@@ -18,6 +18,7 @@ from haywain.settings import Settings
 from services.batches.creating import Creator
 from services.batches.creation import UPDATE_PAIRS, check_metadata
 from services.batches.drive import Driver
+from services.batches.figures import figures
 from services.batches.finalize import Finalizer
 from services.batches.intake import Intake
 from services.batches.lifecycle import TERMINAL, Status
@@ -139,7 +140,10 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[BatchesServi
 async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     """Serve and drive until `stopping` is set."""
     add = batches_pb2_grpc.add_BatchesServiceServicer_to_server
-    async with opened(settings, SystemClock()) as servicer, rpc.serving(settings.address("batches"), [(servicer, add, NAME)]):
+    async with contextlib.AsyncExitStack() as stack:
+        servicer = await stack.enter_async_context(opened(settings, SystemClock()))
+        figured = figures(servicer.store.unsettled)
+        await stack.enter_async_context(rpc.serving(settings.address("batches"), [(servicer, add, NAME)], figures=figured))
         _log.info("batches.ready", address=settings.address("batches"))
         async with asyncio.TaskGroup() as group:
             driving = group.create_task(servicer.driver.run())

@@ -11,6 +11,7 @@ from haywain import errors
 from haywain.clock import Clock
 from haywain.db import Database, Transaction
 from services.batches import lifecycle
+from services.batches.figures import moved
 from services.batches.lifecycle import Status
 from services.batches.record import Counts, Plan, Record, Tokens, column, from_row, to_row
 
@@ -148,6 +149,10 @@ class BatchStore:
 
         return await self._database.read(page)
 
+    async def unsettled(self) -> dict[str, int]:
+        """Count the batches of every status whose ways have not ended."""
+        return {row["status"]: row["batches"] for row in await self._database.read(lambda tx: tx.fetch("unsettled"))}
+
     # -- changes ----------------------------------------------------------------------------------------------------------------
 
     async def set_metadata(self, tenant: str, batch_id: str, metadata: dict[str, str]) -> Record:
@@ -186,7 +191,7 @@ class BatchStore:
                 return None
             return from_row(tx.fetch_one("batch", batch_id=batch_id))
 
-        return await self._database.write(move)
+        return moved(await self._database.write(move))
 
     async def set_plan(self, batch_id: str, model: str, plan: Plan) -> None:
         """Keep what validation found; the first plan stays."""

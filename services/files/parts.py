@@ -20,6 +20,7 @@ from haywain.clock import Clock
 from haywain.files.v1 import uploads_pb2
 from haywain.settings import Settings
 from services.files.checks import check_expiry, check_name, check_purpose, check_request_id, lifetime
+from services.files.figures import UPLOADED
 from services.files.measure import Measure
 from services.files.store import NewFile
 from services.files.upload_store import NewUpload, PartRecord, UploadRecord, UploadStore
@@ -96,6 +97,7 @@ class Parts:
             crash.point("files:part-received")
             published_at = self._clock.now()
             await writer.commit()
+        UPLOADED.inc(size)
         part = PartRecord(id=part_id, upload_id=upload.id, size_bytes=size, created_at=published_at)
         crash.point("files:part-stored")
         try:

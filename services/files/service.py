@@ -19,9 +19,11 @@ from haywain.blobs import BlobStore, DirectoryBlobStore
 from haywain.clock import Clock, SystemClock
 from haywain.db import open_database
 from haywain.files.v1 import files_pb2, files_pb2_grpc, uploads_pb2_grpc
+from haywain.gather import all_of
 from haywain.rpc import serving
 from haywain.settings import Settings
 from services.files.checks import check_name, check_purpose
+from services.files.figures import DOWNLOADED
 from services.files.messages import file_message, tenant_of
 from services.files.parts import Parts
 from services.files.store import FileRecord, FileStore, NewFile, gone
@@ -67,6 +69,7 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
             yield files_pb2.DownloadFileResponse(file=file_message(record))
             while data:
                 sent += len(data)
+                DOWNLOADED.inc(len(data))
                 yield files_pb2.DownloadFileResponse(data=data)
                 data = await anext(chunks, b"")
         if sent != size:
@@ -163,10 +166,26 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
 
     async def ReleaseBlob(self, request: files_pb2.ReleaseBlobRequest, context: Any) -> files_pb2.ReleaseBlobResponse:
         """End a holder's holds; bytes nobody needs any more go."""
-        if await self.store.release(request.holder):
+        await self._release([request.holder])
+        return files_pb2.ReleaseBlobResponse()
+
+    async def _release(self, holders: list[str]) -> None:
+        if await self.store.release(holders):
             crash.point("files:released")
             await self.sweep.purge_now()
-        return files_pb2.ReleaseBlobResponse()
+
+    async def AdoptBlobs(self, request: files_pb2.AdoptBlobsRequest, context: Any) -> files_pb2.AdoptBlobsResponse:
+        """Record many blobs."""
+        return files_pb2.AdoptBlobsResponse(adopted=await all_of(self.AdoptBlob(blob, context) for blob in request.blobs))
+
+    async def HoldBlobs(self, request: files_pb2.HoldBlobsRequest, context: Any) -> files_pb2.HoldBlobsResponse:
+        """Keep many files' bytes."""
+        return files_pb2.HoldBlobsResponse(held=await all_of(self.HoldBlob(hold, context) for hold in request.holds))
+
+    async def ReleaseBlobs(self, request: files_pb2.ReleaseBlobsRequest, context: Any) -> files_pb2.ReleaseBlobsResponse:
+        """End the holds of many holders."""
+        await self._release(list(request.holders))
+        return files_pb2.ReleaseBlobsResponse()
 
 
 def _raise(error: errors.HaywainError | None) -> None:

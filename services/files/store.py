@@ -10,6 +10,7 @@ goes next, `has_bytes` last, so that whatever a kill interrupts is found again b
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -168,12 +169,13 @@ class FileStore:
 
         return await self._database.write(hold)
 
-    async def release(self, holder: str) -> int:
-        """End all holds of `holder` for good; the number of them."""
+    async def release(self, holders: Sequence[str]) -> int:
+        """End all holds of `holders` for good; the number of them."""
 
         def release(tx: Transaction) -> int:
-            tx.execute("remember_release", holder=holder, now=self._clock.now())
-            return tx.execute("release", holder=holder)
+            now = self._clock.now()
+            tx.execute_many("remember_release", [{"holder": holder, "now": now} for holder in holders])
+            return sum(tx.execute("release", holder=holder) for holder in holders)
 
         return await self._database.write(release)
 

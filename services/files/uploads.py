@@ -15,6 +15,7 @@ from haywain.clock import Clock
 from haywain.files.v1 import files_pb2
 from haywain.settings import Settings
 from services.files.checks import check_expiry, check_name, check_purpose, check_request_id, lifetime
+from services.files.figures import UPLOADED
 from services.files.measure import Measure
 from services.files.store import FileRecord, FileStore, NewFile
 
@@ -99,6 +100,7 @@ class Uploads:
 
     async def _record(self, new: NewFile, published_at: float) -> FileRecord:
         crash.point("files:upload-stored")
+        UPLOADED.inc(new.size_bytes)
         record = await self._store.add(new, published_at)  # when this fails, the sweep finds the blob
         crash.point("files:upload-recorded")
         if record.id != new.id:  # the same request_id came twice at the same time

@@ -68,6 +68,10 @@ class Calls:
         self._waiting: dict[Key, deque[Call]] = {}
         self._count = self._bytes = 0
 
+    def __len__(self) -> int:
+        """Count those that wait."""
+        return self._count
+
     def add(self, call: Call) -> None:
         """Queue a call. Raises CapacityExceeded when too many wait."""
         size = len(call.request.request)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from haywain import crash, log
+from services.scheduler import figures
 
 __all__ = ["Group", "Journal", "Journals"]
 
@@ -152,7 +154,9 @@ class Journals:
         while True:
             journal = await self._ready.get()
             group, journal.waiting = journal.waiting, Group()
+            began = time.perf_counter()
             size = await self._written(loop, journal, group)
+            figures.flushed(time.perf_counter() - began, len(group.lines))
             journal.end += size
             self.backlog -= group.size
             self._on_synced(group)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from haywain import log
 from haywain.engine.v1 import engine_pb2
+from services.scheduler import figures
 from services.scheduler.batch import Attempt, Batch, Held, Tally
 from services.scheduler.journal import Group, Journals
 from services.scheduler.ledger import Ledger
@@ -89,6 +90,7 @@ class Recorder:
             held.unrecorded -= tally.rows
             self._ledger.synced(held, tally)
         if tallies:
+            figures.recorded(tallies.values())
             batch = next(iter(tallies)).batch
             self.recorded(batch, list(tallies))
 

@@ -1,22 +1,30 @@
-"""The processes that seal: Pythons of their own, which die with the scheduler."""
+"""The processes that seal: Pythons of their own, which die with the scheduler. What is small is sealed by a thread of the scheduler
+itself, with others that wait: it takes less than the way to a process.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import signal
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 
 from haywain import log, orphans
+from haywain.gather import gathered_on
 from services.scheduler.seal import Plan, Sealed, seal
 
 __all__ = ["Sealer"]
 
 _PROCESSES = 2
 """So that a small batch need not wait for a large one."""
+_SMALL_BYTES = 1 << 20
+"""Of input and journal together: no line of either can keep the thread for long."""
+_SMALL_ROWS = 1_000
 _log = log.get()
 
 
@@ -26,9 +34,13 @@ class Sealer:
     def __init__(self) -> None:
         """Nothing is started yet."""
         self._processes: ProcessPoolExecutor | None = None
+        self._thread = gathered_on(None)
 
     async def seal(self, plan: Plan) -> tuple[Sealed, Sealed]:
-        """Seal in a process. Raises OSError as `seal` does, and BrokenProcessPool when a process died twice."""
+        """Seal, in a process unless it is small. Raises OSError as `seal` does, and BrokenProcessPool when a process died twice."""
+        if _is_small(plan):
+            both: tuple[Sealed, Sealed] = await self._thread(partial(seal, plan))
+            return both
         loop = asyncio.get_running_loop()
         processes = self._started()
         try:
@@ -59,6 +71,15 @@ class Sealer:
             context = multiprocessing.get_context("spawn")
             self._processes = ProcessPoolExecutor(_PROCESSES, mp_context=context, initializer=_die_with, initargs=(os.getpid(),))
         return self._processes
+
+
+def _is_small(plan: Plan) -> bool:
+    if plan.row_count > _SMALL_ROWS or plan.rejected:
+        return False
+    size = sum(piece.end - piece.start for piece in plan.results)
+    with contextlib.suppress(FileNotFoundError):  # lost: nothing of it can be read
+        size += Path(plan.input).stat().st_size
+    return size <= _SMALL_BYTES
 
 
 def _remove(*paths: str) -> None:

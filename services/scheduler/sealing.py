@@ -12,6 +12,7 @@ import msgspec
 from haywain import crash, errors
 from haywain.blobs import BlobStore, mapped
 from haywain.scheduler.v1 import scheduler_pb2 as pb
+from services.scheduler import figures
 from services.scheduler.batch import Batch
 from services.scheduler.ledger import Ledger
 from services.scheduler.progress import counts, usage
@@ -112,17 +113,18 @@ class Sealing:
             rejected=rejected, output=str(output), error=str(error),
         )  # fmt: skip
         try:
-            with mapped(f"sealing {batch.batch_id}"):
+            with mapped(f"sealing {batch.batch_id}"), figures.SEAL_SECONDS.time():
                 both = _Both(*await self._sealer.seal(plan), turn)
             crash.point("scheduler:sealed")
             for path, kind, sealed in ((output, "output", both.output), (error, "error", both.error)):
                 if sealed.lines:
                     await self._blobs.publish(path, both.key(kind, batch))
                     crash.point("scheduler:sealed-blob-stored")
-        except BrokenProcessPool as broken:
-            raise errors.Unavailable("the sealing process died", retry_after=1) from broken
-        finally:
+        except BaseException as failure:
             await asyncio.to_thread(_remove, output, error)
+            if isinstance(failure, BrokenProcessPool):
+                raise errors.Unavailable("the sealing process died", retry_after=1) from failure
+            raise
         sealed_json = msgspec.json.encode(both).decode()
         remembered = await self._ledger.sealed(batch, turn, sealed_json)
         crash.point("scheduler:seal-recorded")

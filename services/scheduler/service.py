@@ -9,10 +9,12 @@ from typing import Any
 
 from haywain import log, rpc
 from haywain.errors import InvalidRequest
+from haywain.gather import all_of
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import Settings
 from services.scheduler.calls import Call
+from services.scheduler.figures import figures
 from services.scheduler.models import merged
 from services.scheduler.pieces import Pieces
 from services.scheduler.replay import lines_after
@@ -63,6 +65,20 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         """Drop what is kept of a batch."""
         await self._scheduler.forget(request.batch_id)
         return pb.ForgetBatchResponse()
+
+    async def SubmitBatches(self, request: pb.SubmitBatchesRequest, context: Any) -> pb.SubmitBatchesResponse:
+        """Take many batches in."""
+        await all_of(self._scheduler.submit(batch) for batch in request.batches)
+        return pb.SubmitBatchesResponse()
+
+    async def SealBatches(self, request: pb.SealBatchesRequest, context: Any) -> pb.SealBatchesResponse:
+        """Write the blobs of many batches."""
+        return pb.SealBatchesResponse(sealed=await all_of(map(self._scheduler.seal, request.batch_ids)))
+
+    async def ForgetBatches(self, request: pb.ForgetBatchesRequest, context: Any) -> pb.ForgetBatchesResponse:
+        """Drop what is kept of many batches."""
+        await all_of(map(self._scheduler.forget, request.batch_ids))
+        return pb.ForgetBatchesResponse()
 
     async def ReadResults(self, request: pb.ReadResultsRequest, context: Any) -> AsyncIterator[pb.ReadResultsResponse]:
         """Stream the lines recorded so far."""
@@ -126,7 +142,9 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(scheduler.run())
-            async with rpc.serving(settings.address("scheduler"), [(SchedulerServicer(scheduler), add, NAME)], grace_seconds=0.5):
+            service = (SchedulerServicer(scheduler), add, NAME)
+            figured = figures(scheduler)
+            async with rpc.serving(settings.address("scheduler"), [service], grace_seconds=0.5, figures=figured):
                 _log.info("scheduler.serving", address=settings.address("scheduler"))
                 stopped = asyncio.ensure_future(stopping.wait())
                 await asyncio.wait({stopped, running}, return_when=asyncio.FIRST_COMPLETED)

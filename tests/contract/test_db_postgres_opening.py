@@ -130,3 +130,21 @@ async def test_a_kill_at_the_first_start(server: PostgresServer, url: str, sql: 
     for _ in range(2):
         await (await open_database(url, sql, file)).close()
         assert not home.read_text().startswith("new")
+
+
+async def test_marks_of_writers_long_gone_are_dropped(server: PostgresServer, url: str, sql: Path, file: Path) -> None:
+    """Each life of a process leaves one mark, dropped after a day; also in a schema from before marks had times."""
+
+    async def opened() -> list[str]:
+        database = await open_database(url, sql, file)
+        await database.write(lambda tx: None)
+        await database.close()
+        return [str(row[0]) for row in server.sql("select writer from things.schema_marks", "test")]
+
+    (first,) = await opened()
+    server.sql("alter table things.schema_marks drop column written_at", "test")
+    assert first in await opened()
+    server.sql(f"update things.schema_marks set written_at = now() - interval '2 days' where writer = '{first}'", "test")  # noqa: S608
+    left = await opened()
+    assert first not in left
+    assert len(left) == 2

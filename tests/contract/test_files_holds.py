@@ -9,7 +9,7 @@ import files_seam
 import pytest
 from files_seam import LINE, adopt, blobs_of, delete, download, hold, listed, put, release, upload
 
-from haywain import errors
+from haywain import errors, rpc
 from haywain.clock import FakeClock, seconds
 from haywain.files.v1 import files_pb2
 from services.files.service import FilesServiceServicer
@@ -133,3 +133,30 @@ async def test_a_hold_that_its_release_overtook_is_refused(
     clock.advance(2)
     await grpc_servicer.sweep.scan()
     assert await hold(grpc_stub, other.file_id, "batch_late")
+
+
+async def test_many_go_in_one_call(grpc_stub: Any, grpc_servicer: FilesServiceServicer, data_dir: Path) -> None:
+    """Holds, adoptions and releases of many do what each alone does, and answer in order."""
+    files = [await upload(grpc_stub, LINE) for _ in range(3)]
+    holds = [files_pb2.HoldBlobRequest(file_id=file.file_id, tenant="t", holder=f"batch_{at}") for at, file in enumerate(files)]
+    held = await rpc.call(grpc_stub.HoldBlobs, files_pb2.HoldBlobsRequest(holds=holds))
+    assert [one.file for one in held.held] == files
+    for file in files:
+        await delete(grpc_stub, file.file_id)
+    assert blobs_of(data_dir) == sorted(one.blob_key for one in held.held)
+    await rpc.call(grpc_stub.ReleaseBlobs, files_pb2.ReleaseBlobsRequest(holders=["batch_0", "batch_2"]))
+    assert blobs_of(data_dir) == [held.held[1].blob_key]
+    await put(grpc_servicer)
+    alone = await adopt(grpc_stub)
+    again = files_pb2.AdoptBlobRequest(request_id="batch_1-output", tenant="t", blob_key="output-batch_1")
+    adopted = await rpc.call(grpc_stub.AdoptBlobs, files_pb2.AdoptBlobsRequest(blobs=[again, again]))
+    assert [one.file for one in adopted.adopted] == [alone, alone]
+
+
+async def test_one_that_is_refused_fails_the_call_for_many(grpc_stub: Any) -> None:
+    """The call for many raises what one of them alone raises; the others may have happened, and can be repeated."""
+    file = await upload(grpc_stub, LINE)
+    holds = [files_pb2.HoldBlobRequest(file_id=name, tenant="t", holder="batch_1") for name in (file.file_id, "file-none")]
+    with pytest.raises(errors.FileMissing):
+        await rpc.call(grpc_stub.HoldBlobs, files_pb2.HoldBlobsRequest(holds=holds))
+    assert (await hold(grpc_stub, file.file_id, "batch_1")).file == file

@@ -72,7 +72,7 @@ async def test_a_kill_between_release_and_bytes_is_made_good(
     await delete(grpc_stub, file.file_id)
     await grpc_servicer.sweep.purge()
     assert len(blobs_of(data_dir)) == 1
-    await grpc_servicer.store.release("batch_1")
+    await grpc_servicer.store.release(["batch_1"])
     await grpc_servicer.sweep.purge()
     assert blobs_of(data_dir) == []
 

@@ -186,4 +186,4 @@ async def test_a_model_without_a_template_serves_completions_only() -> None:
         assert "prompt" in model.fields
         assert "messages" not in model.fields
         assert body(await running.complete("once"))["choices"][0]["text"]
-        assert (await running.chat()).error.code == "invalid_url"
+        assert (await running.chat()).error.code == "unsupported_endpoint"

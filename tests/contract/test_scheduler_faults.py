@@ -199,3 +199,24 @@ async def test_bad_registrations_are_refused(settings: Settings) -> None:
         engine.description.slots = 0
         with pytest.raises(errors.InvalidRequest):
             await engine.register(running.stub)
+
+
+async def test_rows_whose_engine_has_nothing_behind_it_are_not_failed(settings: Settings) -> None:
+    """`engine_unavailable` isn't a try: rows that an engine gives back so, more often than tries are allowed, still complete."""
+    async with mesh(quick(settings)) as running:
+        engine = await with_engine(running, slots=4)
+        asked: dict[bytes, int] = {}
+
+        def respond(sequence: engine_pb2.Sequence) -> engine_pb2.SequenceResult:
+            asked[sequence.request] = asked.get(sequence.request, 0) + 1
+            if asked[sequence.request] > settings.scheduler.max_attempts + 1:
+                return answer(sequence)
+            away = engine_pb2.SequenceError(code="engine_unavailable", message="away")
+            return engine_pb2.SequenceResult(sequence_id=sequence.sequence_id, status_code=503, error=away, retryable=True)
+
+        engine.respond = respond
+        batch_id = await running.submit(lines_of(3))
+        await running.ended(batch_id)
+        output, error = await running.sealed(batch_id)
+        assert (len(output), error) == (3, [])
+        assert {row["response"]["x_provenance"]["attempt"] for row in output} == {1}

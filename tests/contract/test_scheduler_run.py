@@ -199,7 +199,7 @@ async def test_the_sealing_process_may_die(settings: Settings) -> None:
     """A sealing process that was killed is replaced and the seal goes on."""
     async with mesh(quick(settings)) as running:
         await with_engine(running)
-        batch_id = await running.submit(lines_of(3))
+        batch_id = await running.submit(lines_of(1_001))
         await running.ended(batch_id)
         await running.sealed(batch_id)
         pool = running.scheduler._sealing._sealer._processes
@@ -207,7 +207,7 @@ async def test_the_sealing_process_may_die(settings: Settings) -> None:
         for child in pool._processes.values():
             child.kill()
             child.join()
-        other = await running.submit(lines_of(3))
+        other = await running.submit(lines_of(1_001))
         await running.ended(other)
         await running.sealed(other)
 

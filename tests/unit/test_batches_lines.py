@@ -73,6 +73,17 @@ def test_a_bad_line(run: Run, order: Order, data: bytes, code: str, param: str) 
     assert not Path(order.index_path).exists()
 
 
+def test_what_asks_for_nothing(run: Run) -> None:
+    """Null in any field, and false in one that is known, pass though nobody honours them; the next line may ask for more."""
+    nothing = {"tools": None, "whatever": None, "store": False}
+    members = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
+    rows = [members | nothing, members, members | nothing | {"tools": []}, members | {"whatever": False}]
+    verdict = run(b"\n".join(line(f"c{number}", body=row) for number, row in enumerate(rows)))
+    assert [(fault.line, fault.code, fault.param) for fault in verdict.faults] == [
+        (3, "unsupported_parameter", "body.tools"), (4, "unsupported_parameter", "body.whatever"),
+    ]  # fmt: skip
+
+
 def test_the_batch_s_model_stands_in(run: Run) -> None:
     """A row without a model runs the batch's; one with a model keeps its own."""
     verdict = run(line("a", body=body(model=None)) + b"\n" + line("b"), default_model="parrot")

@@ -114,6 +114,20 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], code: str, param
     assert says in error.message
 
 
+def test_what_asks_for_nothing_is_as_if_it_were_absent() -> None:
+    """Null in any field, and false in one that is known, though nobody honours it; all else in the body keeps its digits."""
+    nothing = {"tools": None, "store": False, "parallel_tool_calls": False, "prompt": None, "whatever": None, "logprobs": False}
+    honoured = frozenset({"seed"})
+    assert parse_chat(body(seed=2**70, **nothing), honoured).seed == 2**70
+    for field, value, code in (
+        ("whatever", False, "unknown_parameter"), ("store", 0, "unsupported_parameter"), ("tools", [], "unsupported_parameter"),
+        ("logprobs", True, "unsupported_parameter"),
+    ):  # fmt: skip
+        error = refused(body(**nothing | {field: value}), honoured)
+        assert (error.code, error.param) == (code, field)
+    assert refused(body(messages=None, tools=None)).param == "messages"
+
+
 def test_what_a_backend_does_not_honour_is_refused() -> None:
     """A field that exists but isn't in the honoured set is refused, never ignored; model and messages always pass."""
     error = refused(body(temperature=1), frozenset({"max_tokens"}))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.download import disposition, headers, wanted
-from gateway.envelope import RangeNotSatisfiable
+from gateway.download import disposition, headers, is_known, wanted
+from gateway.envelope import PreconditionFailed, RangeNotSatisfiable
 from haywain.files.v1 import files_pb2
 
 
@@ -53,6 +53,29 @@ def test_range_of_another_version() -> None:
     """If-Range with another tag means the whole file, with the right one the range."""
     assert wanted("bytes=0-1", '"other"', file(10)) is None
     assert wanted("bytes=0-1", '"ab"', file(10)) == range(2)
+
+
+@pytest.mark.parametrize(
+    ("if_none_match", "known"),
+    [
+        ("", False), ('"ab"', True), ('W/"ab"', True), ('"x", "ab"', True), ('"x","ab","y"', True), ("*", True), (" * ", True),
+        ('"x"', False), ("ab", False), ('"x, ab"', False), ('"x,"ab""', False), ('"', False), ('W/"x"', False),
+    ],
+)  # fmt: skip
+def test_bytes_that_are_known(if_none_match: str, known: bool) -> None:
+    """If-None-Match compares weakly, and reads its tags as tags, commas in them included."""
+    assert is_known("", if_none_match, file(10)) is known
+    assert is_known('"ab"', if_none_match, file(10)) is known
+
+
+@pytest.mark.parametrize(("if_match", "fits"), [("*", True), ('"ab"', True), ('"x", "ab"', True), ('W/"ab"', False), ("x", False)])
+def test_bytes_that_must_be_these(if_match: str, fits: bool) -> None:
+    """If-Match compares strongly; where nothing fits the request is refused with both tags, whatever If-None-Match says."""
+    if fits:
+        assert not is_known(if_match, "", file(10))
+        return
+    with pytest.raises(PreconditionFailed, match='"ab"'):
+        is_known(if_match, "*", file(10))
 
 
 def test_headers() -> None:

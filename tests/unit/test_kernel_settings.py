@@ -48,6 +48,14 @@ def test_texts_become_what_the_key_is() -> None:
     assert (loaded.engine.echo.ms_per_row, loaded.engine.echo.model) == (1.5, "a=b")
 
 
+def test_lists_are_json() -> None:
+    """A list is given as JSON, also in the environment; a text that begins like one and isn't one is named."""
+    loaded = settings.load(env={"HAYWAIN_ENGINE__UPSTREAM__FIELDS": '["n"]'}, sets=['engine.upstream.models=["a/b", "c"]'])
+    assert (loaded.engine.upstream.models, loaded.engine.upstream.fields) == (("a/b", "c"), ("n",))
+    with pytest.raises(SettingsError, match=r"--set engine.upstream.models: \[a, b\] is not a list in JSON"):
+        settings.load(sets=["engine.upstream.models=[a, b]"])
+
+
 def test_other_variables_are_left_alone() -> None:
     """Variables that aren't settings, by prefix or by the lack of a section, are not looked at."""
     env = {"HOME": "/root", "OTHER__KEY": "x", "HAYWAIN_CACHE": "/x", "HAYWAINX__A": "x"}

@@ -130,7 +130,7 @@ class Batch(_message.Message):
     def __init__(self, batch_id: _Optional[str] = ..., tenant: _Optional[str] = ..., endpoint: _Optional[str] = ..., model: _Optional[str] = ..., input_file_id: _Optional[str] = ..., completion_window: _Optional[str] = ..., status: _Optional[_Union[Batch.Status, str]] = ..., output_file_id: _Optional[str] = ..., error_file_id: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[LineError, _Mapping]]] = ..., error: _Optional[_Union[LineError, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., in_progress_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finalizing_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completed_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., failed_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expired_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cancelling_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cancelled_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., counts: _Optional[_Union[_scheduler_pb2.RowCounts, _Mapping]] = ..., usage: _Optional[_Union[_engine_pb2.Usage, _Mapping]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., priority: _Optional[_Union[Batch.Priority, str]] = ..., defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., progress: _Optional[_Union[_scheduler_pb2.Progress, _Mapping]] = ...) -> None: ...
 
 class CreateBatchRequest(_message.Message):
-    __slots__ = ("request_id", "tenant", "input_file_id", "endpoint", "completion_window", "metadata", "priority", "defaults", "model", "output_expires_after_seconds", "deterministic", "invalid_rows", "inline_input", "wait_seconds", "pack", "idempotency")
+    __slots__ = ("request_id", "tenant", "input_file_id", "endpoint", "completion_window", "metadata", "priority", "defaults", "model", "output_expires_after_seconds", "deterministic", "invalid_rows", "inline_input", "wait_seconds", "pack", "idempotency", "held")
     class InvalidRows(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         INVALID_ROWS_UNSPECIFIED: _ClassVar[CreateBatchRequest.InvalidRows]
@@ -162,6 +162,7 @@ class CreateBatchRequest(_message.Message):
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PACK_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tenant: str
     input_file_id: str
@@ -178,7 +179,8 @@ class CreateBatchRequest(_message.Message):
     wait_seconds: float
     pack: bool
     idempotency: Idempotency
-    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., input_file_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., completion_window: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., priority: _Optional[_Union[Batch.Priority, str]] = ..., defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., model: _Optional[str] = ..., output_expires_after_seconds: _Optional[int] = ..., deterministic: _Optional[bool] = ..., invalid_rows: _Optional[_Union[CreateBatchRequest.InvalidRows, str]] = ..., inline_input: _Optional[bytes] = ..., wait_seconds: _Optional[float] = ..., pack: _Optional[bool] = ..., idempotency: _Optional[_Union[Idempotency, _Mapping]] = ...) -> None: ...
+    held: bool
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., input_file_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., completion_window: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., priority: _Optional[_Union[Batch.Priority, str]] = ..., defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., model: _Optional[str] = ..., output_expires_after_seconds: _Optional[int] = ..., deterministic: _Optional[bool] = ..., invalid_rows: _Optional[_Union[CreateBatchRequest.InvalidRows, str]] = ..., inline_input: _Optional[bytes] = ..., wait_seconds: _Optional[float] = ..., pack: _Optional[bool] = ..., idempotency: _Optional[_Union[Idempotency, _Mapping]] = ..., held: _Optional[bool] = ...) -> None: ...
 
 class Idempotency(_message.Message):
     __slots__ = ("key", "fingerprint")
@@ -284,3 +286,27 @@ class CancelBatchResponse(_message.Message):
     BATCH_FIELD_NUMBER: _ClassVar[int]
     batch: Batch
     def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
+
+class AnswerCreationRequest(_message.Message):
+    __slots__ = ("request_id", "failed")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    failed: bool
+    def __init__(self, request_id: _Optional[str] = ..., failed: _Optional[bool] = ...) -> None: ...
+
+class AnswerCreationResponse(_message.Message):
+    __slots__ = ("outcome", "batch_id")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OUTCOME_UNSPECIFIED: _ClassVar[AnswerCreationResponse.Outcome]
+        OUTCOME_NOTHING: _ClassVar[AnswerCreationResponse.Outcome]
+        OUTCOME_BATCH: _ClassVar[AnswerCreationResponse.Outcome]
+    OUTCOME_UNSPECIFIED: AnswerCreationResponse.Outcome
+    OUTCOME_NOTHING: AnswerCreationResponse.Outcome
+    OUTCOME_BATCH: AnswerCreationResponse.Outcome
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    outcome: AnswerCreationResponse.Outcome
+    batch_id: str
+    def __init__(self, outcome: _Optional[_Union[AnswerCreationResponse.Outcome, str]] = ..., batch_id: _Optional[str] = ...) -> None: ...

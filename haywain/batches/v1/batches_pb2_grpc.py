@@ -60,6 +60,11 @@ class BatchesServiceStub:
                 request_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CancelBatchRequest.SerializeToString,
                 response_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CancelBatchResponse.FromString,
                 _registered_method=True)
+        self.AnswerCreation = channel.unary_unary(
+                '/haywain.batches.v1.BatchesService/AnswerCreation',
+                request_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationRequest.SerializeToString,
+                response_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationResponse.FromString,
+                _registered_method=True)
 
 
 class BatchesServiceServicer:
@@ -102,6 +107,14 @@ class BatchesServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AnswerCreation(self, request, context):
+        """Tells how a client was answered whose creation was `held`: it may run now, or it must not have happened. For whoever answers
+        clients, before it tells one that its creation failed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BatchesServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -129,6 +142,11 @@ def add_BatchesServiceServicer_to_server(servicer, server):
                     servicer.CancelBatch,
                     request_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CancelBatchRequest.FromString,
                     response_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CancelBatchResponse.SerializeToString,
+            ),
+            'AnswerCreation': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerCreation,
+                    request_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationRequest.FromString,
+                    response_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -267,6 +285,33 @@ class BatchesService:
             '/haywain.batches.v1.BatchesService/CancelBatch',
             haywain_dot_batches_dot_v1_dot_batches__pb2.CancelBatchRequest.SerializeToString,
             haywain_dot_batches_dot_v1_dot_batches__pb2.CancelBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnswerCreation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.batches.v1.BatchesService/AnswerCreation',
+            haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationRequest.SerializeToString,
+            haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -219,3 +219,37 @@ class ReleaseBlobRequest(_message.Message):
 class ReleaseBlobResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class AdoptBlobsRequest(_message.Message):
+    __slots__ = ("blobs",)
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    blobs: _containers.RepeatedCompositeFieldContainer[AdoptBlobRequest]
+    def __init__(self, blobs: _Optional[_Iterable[_Union[AdoptBlobRequest, _Mapping]]] = ...) -> None: ...
+
+class AdoptBlobsResponse(_message.Message):
+    __slots__ = ("adopted",)
+    ADOPTED_FIELD_NUMBER: _ClassVar[int]
+    adopted: _containers.RepeatedCompositeFieldContainer[AdoptBlobResponse]
+    def __init__(self, adopted: _Optional[_Iterable[_Union[AdoptBlobResponse, _Mapping]]] = ...) -> None: ...
+
+class HoldBlobsRequest(_message.Message):
+    __slots__ = ("holds",)
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    holds: _containers.RepeatedCompositeFieldContainer[HoldBlobRequest]
+    def __init__(self, holds: _Optional[_Iterable[_Union[HoldBlobRequest, _Mapping]]] = ...) -> None: ...
+
+class HoldBlobsResponse(_message.Message):
+    __slots__ = ("held",)
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: _containers.RepeatedCompositeFieldContainer[HoldBlobResponse]
+    def __init__(self, held: _Optional[_Iterable[_Union[HoldBlobResponse, _Mapping]]] = ...) -> None: ...
+
+class ReleaseBlobsRequest(_message.Message):
+    __slots__ = ("holders",)
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    holders: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, holders: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReleaseBlobsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

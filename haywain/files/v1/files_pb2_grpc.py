@@ -75,6 +75,21 @@ class FilesServiceStub:
                 request_serializer=haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobRequest.SerializeToString,
                 response_deserializer=haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobResponse.FromString,
                 _registered_method=True)
+        self.AdoptBlobs = channel.unary_unary(
+                '/haywain.files.v1.FilesService/AdoptBlobs',
+                request_serializer=haywain_dot_files_dot_v1_dot_files__pb2.AdoptBlobsRequest.SerializeToString,
+                response_deserializer=haywain_dot_files_dot_v1_dot_files__pb2.AdoptBlobsResponse.FromString,
+                _registered_method=True)
+        self.HoldBlobs = channel.unary_unary(
+                '/haywain.files.v1.FilesService/HoldBlobs',
+                request_serializer=haywain_dot_files_dot_v1_dot_files__pb2.HoldBlobsRequest.SerializeToString,
+                response_deserializer=haywain_dot_files_dot_v1_dot_files__pb2.HoldBlobsResponse.FromString,
+                _registered_method=True)
+        self.ReleaseBlobs = channel.unary_unary(
+                '/haywain.files.v1.FilesService/ReleaseBlobs',
+                request_serializer=haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobsRequest.SerializeToString,
+                response_deserializer=haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobsResponse.FromString,
+                _registered_method=True)
 
 
 class FilesServiceServicer:
@@ -139,6 +154,28 @@ class FilesServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AdoptBlobs(self, request, context):
+        """Does what `AdoptBlob` does, for many. When one is refused the call fails, and any of the others may have happened: repeat each
+        alone to know.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HoldBlobs(self, request, context):
+        """Does what `HoldBlob` does, for many, like `AdoptBlobs`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseBlobs(self, request, context):
+        """Does what `ReleaseBlob` does, for many, like `AdoptBlobs`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FilesServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -181,6 +218,21 @@ def add_FilesServiceServicer_to_server(servicer, server):
                     servicer.ReleaseBlob,
                     request_deserializer=haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobRequest.FromString,
                     response_serializer=haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobResponse.SerializeToString,
+            ),
+            'AdoptBlobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdoptBlobs,
+                    request_deserializer=haywain_dot_files_dot_v1_dot_files__pb2.AdoptBlobsRequest.FromString,
+                    response_serializer=haywain_dot_files_dot_v1_dot_files__pb2.AdoptBlobsResponse.SerializeToString,
+            ),
+            'HoldBlobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldBlobs,
+                    request_deserializer=haywain_dot_files_dot_v1_dot_files__pb2.HoldBlobsRequest.FromString,
+                    response_serializer=haywain_dot_files_dot_v1_dot_files__pb2.HoldBlobsResponse.SerializeToString,
+            ),
+            'ReleaseBlobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseBlobs,
+                    request_deserializer=haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobsRequest.FromString,
+                    response_serializer=haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -400,6 +452,87 @@ class FilesService:
             '/haywain.files.v1.FilesService/ReleaseBlob',
             haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobRequest.SerializeToString,
             haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdoptBlobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.files.v1.FilesService/AdoptBlobs',
+            haywain_dot_files_dot_v1_dot_files__pb2.AdoptBlobsRequest.SerializeToString,
+            haywain_dot_files_dot_v1_dot_files__pb2.AdoptBlobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldBlobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.files.v1.FilesService/HoldBlobs',
+            haywain_dot_files_dot_v1_dot_files__pb2.HoldBlobsRequest.SerializeToString,
+            haywain_dot_files_dot_v1_dot_files__pb2.HoldBlobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseBlobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.files.v1.FilesService/ReleaseBlobs',
+            haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobsRequest.SerializeToString,
+            haywain_dot_files_dot_v1_dot_files__pb2.ReleaseBlobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

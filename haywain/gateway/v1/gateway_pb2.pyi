@@ -290,3 +290,25 @@ class GetOpenAPIResponse(_message.Message):
     HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
     http_body: _httpbody_pb2.HttpBody
     def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class GetMetricsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetMetricsResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class GetPageRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetPageResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...

@@ -150,6 +150,16 @@ class OpenAIServiceStub:
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusRequest.SerializeToString,
                 response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusResponse.FromString,
                 _registered_method=True)
+        self.GetMetrics = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/GetMetrics',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetMetricsRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetMetricsResponse.FromString,
+                _registered_method=True)
+        self.GetPage = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/GetPage',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPageRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPageResponse.FromString,
+                _registered_method=True)
         self.GetOpenAPI = channel.unary_unary(
                 '/haywain.gateway.v1.OpenAIService/GetOpenAPI',
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetOpenAPIRequest.SerializeToString,
@@ -322,6 +332,20 @@ class OpenAIServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetMetrics(self, request, context):
+        """Tells what all processes count and measure, in Prometheus' text format.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPage(self, request, context):
+        """Gives the web page, and what it is made of.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetOpenAPI(self, request, context):
         """Describes all of these as an OpenAPI document.
         """
@@ -446,6 +470,16 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
                     servicer.GetPoolStatus,
                     request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusRequest.FromString,
                     response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusResponse.SerializeToString,
+            ),
+            'GetMetrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMetrics,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetMetricsRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetMetricsResponse.SerializeToString,
+            ),
+            'GetPage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPage,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPageRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPageResponse.SerializeToString,
             ),
             'GetOpenAPI': grpc.unary_unary_rpc_method_handler(
                     servicer.GetOpenAPI,
@@ -1075,6 +1109,60 @@ class OpenAIService:
             '/haywain.gateway.v1.OpenAIService/GetPoolStatus',
             haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusRequest.SerializeToString,
             haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPoolStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMetrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/GetMetrics',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetMetricsRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/GetPage',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPageRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetPageResponse.FromString,
             options,
             channel_credentials,
             insecure,

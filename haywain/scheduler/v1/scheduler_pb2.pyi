@@ -324,3 +324,35 @@ class GetPoolStatusResponse(_message.Message):
     active_batches: int
     engines: _containers.RepeatedCompositeFieldContainer[EngineStatus]
     def __init__(self, intake_rows: _Optional[int] = ..., intake_capacity: _Optional[int] = ..., slots_active: _Optional[int] = ..., slots_capacity: _Optional[int] = ..., active_batches: _Optional[int] = ..., engines: _Optional[_Iterable[_Union[EngineStatus, _Mapping]]] = ...) -> None: ...
+
+class SubmitBatchesRequest(_message.Message):
+    __slots__ = ("batches",)
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[SubmitBatchRequest]
+    def __init__(self, batches: _Optional[_Iterable[_Union[SubmitBatchRequest, _Mapping]]] = ...) -> None: ...
+
+class SubmitBatchesResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SealBatchesRequest(_message.Message):
+    __slots__ = ("batch_ids",)
+    BATCH_IDS_FIELD_NUMBER: _ClassVar[int]
+    batch_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, batch_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SealBatchesResponse(_message.Message):
+    __slots__ = ("sealed",)
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    sealed: _containers.RepeatedCompositeFieldContainer[SealBatchResponse]
+    def __init__(self, sealed: _Optional[_Iterable[_Union[SealBatchResponse, _Mapping]]] = ...) -> None: ...
+
+class ForgetBatchesRequest(_message.Message):
+    __slots__ = ("batch_ids",)
+    BATCH_IDS_FIELD_NUMBER: _ClassVar[int]
+    batch_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, batch_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ForgetBatchesResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

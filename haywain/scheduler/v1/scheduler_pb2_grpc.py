@@ -65,6 +65,21 @@ class SchedulerServiceStub:
                 request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchRequest.SerializeToString,
                 response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchResponse.FromString,
                 _registered_method=True)
+        self.SubmitBatches = channel.unary_unary(
+                '/haywain.scheduler.v1.SchedulerService/SubmitBatches',
+                request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SubmitBatchesRequest.SerializeToString,
+                response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SubmitBatchesResponse.FromString,
+                _registered_method=True)
+        self.SealBatches = channel.unary_unary(
+                '/haywain.scheduler.v1.SchedulerService/SealBatches',
+                request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SealBatchesRequest.SerializeToString,
+                response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SealBatchesResponse.FromString,
+                _registered_method=True)
+        self.ForgetBatches = channel.unary_unary(
+                '/haywain.scheduler.v1.SchedulerService/ForgetBatches',
+                request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchesRequest.SerializeToString,
+                response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchesResponse.FromString,
+                _registered_method=True)
         self.ReadResults = channel.unary_stream(
                 '/haywain.scheduler.v1.SchedulerService/ReadResults',
                 request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ReadResultsRequest.SerializeToString,
@@ -145,6 +160,28 @@ class SchedulerServiceServicer:
 
     def ForgetBatch(self, request, context):
         """Drops what is kept of a sealed batch (index, shards). Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitBatches(self, request, context):
+        """Does what `SubmitBatch` does, for many. When one is refused the call fails, and any of the others may have happened: repeat each
+        alone to know.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SealBatches(self, request, context):
+        """Does what `SealBatch` does, for many, like `SubmitBatches`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetBatches(self, request, context):
+        """Does what `ForgetBatch` does, for many, like `SubmitBatches`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -231,6 +268,21 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.ForgetBatch,
                     request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchRequest.FromString,
                     response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchResponse.SerializeToString,
+            ),
+            'SubmitBatches': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitBatches,
+                    request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SubmitBatchesRequest.FromString,
+                    response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SubmitBatchesResponse.SerializeToString,
+            ),
+            'SealBatches': grpc.unary_unary_rpc_method_handler(
+                    servicer.SealBatches,
+                    request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SealBatchesRequest.FromString,
+                    response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SealBatchesResponse.SerializeToString,
+            ),
+            'ForgetBatches': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetBatches,
+                    request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchesRequest.FromString,
+                    response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchesResponse.SerializeToString,
             ),
             'ReadResults': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadResults,
@@ -431,6 +483,87 @@ class SchedulerService:
             '/haywain.scheduler.v1.SchedulerService/ForgetBatch',
             haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchRequest.SerializeToString,
             haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitBatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.scheduler.v1.SchedulerService/SubmitBatches',
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SubmitBatchesRequest.SerializeToString,
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SubmitBatchesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SealBatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.scheduler.v1.SchedulerService/SealBatches',
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SealBatchesRequest.SerializeToString,
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.SealBatchesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetBatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.scheduler.v1.SchedulerService/ForgetBatches',
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchesRequest.SerializeToString,
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ForgetBatchesResponse.FromString,
             options,
             channel_credentials,
             insecure,

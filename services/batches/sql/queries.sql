@@ -84,6 +84,9 @@ select * from batches
  where tenant = :tenant and (created_at < :created_at or (created_at = :created_at and batch_id < :batch_id))
  order by created_at desc, batch_id desc limit :size
 
+-- name: unsettled
+select status, count(*) as batches from batches where settled = 0 group by status
+
 -- name: set_metadata
 update batches set metadata = :metadata where batch_id = :batch_id and tenant = :tenant
 

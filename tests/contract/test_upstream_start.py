@@ -1,0 +1,126 @@
+"""An upstream that can't be used: one clear line at start."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from mesh import free_port
+from upstream_running import started
+from upstream_server import Request, Upstream, reply, upstream
+
+from haywain.errors import HaywainError, SettingsError, Unavailable
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Upstream]:
+    """Give a server that answers well."""
+    async with upstream() as running:
+        yield running
+
+
+async def _refused(url: str, **settings: Any) -> HaywainError:
+    with pytest.raises(HaywainError) as caught:
+        async with started(url, start_seconds=0.2, **settings):
+            pass
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"url": "ftp://x"}, "expected http:// or https://"),
+        ({"url": "127.0.0.1:8000"}, "expected http:// or https://"),
+        ({"url": "http://x:port"}, "engine.upstream.url"),
+        ({"slots": 0}, "engine.upstream.slots is 0"),
+        ({"endpoints": ["/v1/chat"]}, "'/v1/chat' is none of"),
+        ({"key_file": "/nowhere/key"}, "engine.upstream.key_file"),
+        ({"ca_file": "/nowhere/ca"}, "engine.upstream.ca_file"),
+    ],
+)
+async def test_a_setting_that_cannot_work_is_named(given: dict[str, Any], words: str) -> None:
+    """Each setting that can't be used ends the start in one line that names it."""
+    error = await _refused(**({"url": "http://127.0.0.1:1/v1"} | given))
+    assert isinstance(error, SettingsError)
+    assert words in error.message
+
+
+async def test_an_empty_key_is_refused(tmp_path: Path) -> None:
+    """A key file without a key says so, and not with the key's bytes."""
+    (tmp_path / "key").write_text("\n")
+    assert "one line of printable ASCII" in (await _refused("http://127.0.0.1:1/v1", key_file=str(tmp_path / "key"))).message
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "type_", "words"),
+    [
+        (401, b"{}", "application/json", "answered 401: no key was sent (engine.upstream.key_file)"),
+        (404, b"{}", "application/json", "does the address end in /v1?"),
+        (200, b"<html></html>", "text/html", "answered text/html, expected a list of models as JSON"),
+        (200, b'{"models":[]}', "application/json", "expected a list of models as JSON"),
+    ],
+)
+async def test_a_wrong_address_is_told(server: Upstream, status: int, body: bytes, type_: str, words: str) -> None:
+    """A server that isn't one of OpenAI's kind, or doesn't know us, is told in one line and not asked again."""
+
+    async def models(request: Request) -> bytes:
+        return reply(status, body, type_)
+
+    server.models = models
+    error = await _refused(server.url)
+    assert isinstance(error, SettingsError)
+    assert words in error.message
+    assert server.probes == 1
+
+
+async def test_a_model_that_is_not_there_is_told_with_those_that_are(server: Upstream) -> None:
+    """The line names the model that is missing, and the ones that could be meant."""
+    assert "has no model nope (engine.upstream.models); it has: m" in (await _refused(server.url, models=["nope"])).message
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_an_upstream_that_is_not_ready_is_waited_for(server: Upstream, status: int) -> None:
+    """A server that starts up is asked again; when it stays away that is Unavailable, which a later start may cure."""
+    good = server.models
+
+    async def models(request: Request) -> bytes:
+        return reply(status, {}) if server.probes < 3 else await good(request)
+
+    server.models = models
+    async with started(server.url) as running:
+        assert [model.model for model in running.models] == ["m"]
+    server.probes = -1_000
+    assert isinstance(await _refused(server.url), Unavailable)
+
+
+async def test_nobody_there_is_unavailable() -> None:
+    """A port where nobody listens is named, and may be cured by a later start."""
+    url = f"http://127.0.0.1:{free_port()}/v1"
+    error = await _refused(url)
+    assert isinstance(error, Unavailable)
+    assert url in error.message
+
+
+async def test_tls_is_checked(tmp_path: Path) -> None:
+    """A named authority is trusted, an unknown one refused in one line; so are http:// to TLS and https:// to a server without."""
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    async with upstream(context) as server:
+        async with started(server.url, ca_file=str(tmp_path / "ca.pem")) as running:
+            assert (await running.chat()).status_code == 200
+        unknown = await _refused(server.url)
+        plain = await _refused(server.url.replace("https", "http"))
+    async with upstream() as server:
+        none = await _refused(server.url.replace("http", "https"))
+    assert all(isinstance(error, SettingsError) for error in (unknown, none))
+    assert "TLS failed" in unknown.message
+    assert "CERTIFICATE_VERIFY_FAILED" in unknown.message
+    assert "is it https?" in plain.message
+    assert "TLS failed" in none.message

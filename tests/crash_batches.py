@@ -1,0 +1,124 @@
+"""Scenes of batches for the kill matrix. Each returns when its batch has come to its end, and the law was asserted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from typing import Any
+
+from conservation import assert_conserved
+from crash_stage import Scene
+from mesh import chat_row, jsonl, until
+
+__all__ = ["BatchScenes"]
+
+ROWS, MANY = 120, 1_500
+
+
+class BatchScenes(Scene):
+    """Each public method named in crash_cases.py is a scene."""
+
+    def rows(self, count: int, *, hang: bool = False) -> list[dict[str, Any]]:
+        """Make rows, of which some fail."""
+        texts = ["please fail" if n % 10 == 3 else "stand still" if hang and n % 10 == 7 else "hello" for n in range(count)]
+        return [chat_row(f"{self.name}-{n}", f"{text} {self.name} {n}") for n, text in enumerate(texts)]
+
+    def created(self, **body: Any) -> dict[str, Any]:
+        """Create under a key."""
+        answer = self.mesh.ask("POST", "/v1/batches", json=body, headers={"idempotency-key": self.name})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def create(self, rows: list[dict[str, Any]], **body: Any) -> dict[str, Any]:
+        """Upload and create."""
+        form = {"data": {"purpose": "batch"}, "files": {"file": ("input.jsonl", jsonl(rows))}}
+        file = self.mesh.ask("POST", "/v1/files", **form).json()["id"]
+        return self.created(**{"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"} | body)
+
+    def finish(self, batch_id: str, rows: list[dict[str, Any]], status: str = "completed") -> dict[str, int]:
+        """Assert the law, and that no row ran again that was recorded when the process died; the error lines' codes."""
+        self.died()
+        kept, ran = self.recorded(batch_id), self.stage.runs.stat().st_size
+        batch = self.mesh.wait(batch_id)
+        assert batch["status"] == status
+        _, failed = assert_conserved(self.mesh.client, batch, [row["custom_id"] for row in rows])
+        hashes = [hashlib.sha256(json.dumps(row.get("body")).encode()).hexdigest()[:16].encode() for row in rows]
+        again = {line[:16] for line in self.stage.runs.read_bytes()[ran:].splitlines()}
+        assert not {hashes[row] for row in kept} & again, "a recorded row ran again"
+        codes = [line["error"]["code"] for line in failed]
+        return {code: codes.count(code) for code in codes}
+
+    def recorded(self, batch_id: str) -> set[int]:
+        """Read which rows have a whole line in the journal."""
+        journal = self.mesh.data / "incremental" / f"{batch_id}.jsonl"
+        lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
+        return {int(line[: line.index(b'",')].rpartition(b"_")[2], 16) for line in lines if line.endswith(b"\n")}
+
+    def batch(self) -> None:
+        """A batch from upload to the end."""
+        rows = self.rows(ROWS)
+        self.arm()
+        assert self.finish(self.create(rows)["id"], rows) == {"engine_error": ROWS // 10}
+
+    def large(self) -> None:
+        """A batch that is validated by a process of its own, in shards, with several checkpoints."""
+        rows = self.rows(MANY)
+        self.arm()
+        assert self.finish(self.create(rows)["id"], rows) == {"engine_error": MANY // 10}
+
+    def recover(self) -> None:
+        """A scheduler that was killed in mid-batch, and is killed again while it finds the batch."""
+        rows = self.rows(MANY)
+        batch_id = self.create(rows)["id"]
+        until("some rows are recorded", lambda: len(self.recorded(batch_id)) > MANY // 20)
+        self.arm()
+        self.mesh.kill("scheduler")
+        assert self.finish(batch_id, rows) == {"engine_error": MANY // 10}
+
+    def inline(self) -> None:
+        """A batch that brings its records along, one of them rejected."""
+        rows = [*self.rows(ROWS), {"custom_id": f"{self.name}-bad"}]
+        self.arm()
+        codes = self.finish(self.created(requests=rows, invalid_rows="reject")["id"], rows)
+        assert codes.pop("engine_error") == ROWS // 10
+        assert sum(codes.values()) == 1
+
+    def refused(self) -> None:
+        """A creation that comes to nothing leaves nothing."""
+        files = len(self.files())
+        self.arm()
+        body = {"requests": [{"custom_id": f"bad{number}"} for number in range(5)]}
+        answer = self.mesh.ask("POST", "/v1/batches", json=body, headers={"idempotency-key": self.name})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_valid_records")
+        self.died()
+        assert len(self.files()) == files
+
+    def cancel(self) -> None:
+        """A batch that is cancelled in mid-run: its rows that stand still didn't run."""
+        rows = self.rows(ROWS, hang=True)
+        batch_id = self.create(rows)["id"]
+        until("some rows are recorded", lambda: len(self.recorded(batch_id)) > ROWS // 10)
+        self.arm()
+        answer = self.mesh.ask("POST", f"/v1/batches/{batch_id}/cancel")
+        assert answer.json()["status"] in ("cancelling", "cancelled"), answer.text
+        assert self.finish(batch_id, rows, "cancelled")["batch_cancelled"] >= ROWS // 10
+
+    def cancel_early(self) -> None:
+        """A batch that is cancelled before the scheduler has heard of it: each row gets its error line."""
+        rows = self.rows(ROWS, hang=True)
+        scheduler = self.mesh.pid("scheduler")
+        os.kill(scheduler, signal.SIGSTOP)
+        batch_id = self.create(rows)["id"]
+        assert self.mesh.ask("POST", f"/v1/batches/{batch_id}/cancel").json()["status"] == "cancelling"
+        self.arm()
+        os.kill(scheduler, signal.SIGCONT)
+        assert self.finish(batch_id, rows, "cancelled")["batch_cancelled"] >= ROWS // 10
+
+    def expire(self) -> None:
+        """A batch whose window ends in mid-run."""
+        rows = self.rows(ROWS, hang=True)
+        self.arm()
+        batch = self.create(rows, completion_window="1s")
+        assert self.finish(batch["id"], rows, "expired")["batch_expired"] >= ROWS // 10

@@ -1,0 +1,78 @@
+"""`haywain engines`: what an operator sees and does."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conservation import assert_conserved
+from mesh import Mesh, chat_row, free_port, until
+
+
+@pytest.fixture(scope="module")
+def mesh(haywain: Path) -> Iterator[Mesh]:
+    """A mesh with a slow echo engine."""
+    with Mesh(haywain) as running:
+        yield running.start("--engine", "echo", "--set", "engine.echo.slots=2", "--set", "engine.echo.ms_per_row=300")
+
+
+def engines(mesh: Mesh, *words: str, port: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    command = [str(mesh.command), "engines", *words, "--address", f"127.0.0.1:{port or mesh.port}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_engines_are_listed(mesh: Mesh) -> None:
+    """A line an engine: id, state, backend, models, slots."""
+    shown = engines(mesh, "list")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert [line.split() for line in shown.stdout.splitlines() if "engine-0" in line] == [
+        ["engine-0", "ready", "echo", "1", "echo", "2", "0", "0"]
+    ]
+
+
+def test_a_drained_engine_ends_its_rows_and_the_rest_waits_for_another(haywain: Path) -> None:
+    """drain --wait returns once nothing runs; the batch stays in progress, and a second engine finishes it without loss."""
+    with Mesh(haywain) as mesh:
+        slow = ("--engine", "echo", "--set", "engine.echo.slots=2", "--set", "engine.echo.ms_per_row=1000")
+        mesh.start(*slow)
+        rows = [chat_row(f"row-{number}") for number in range(60)]
+        created = mesh.create(rows)
+        until("a row has ended", lambda: mesh.batch(created["id"])["request_counts"]["completed"])
+        drained = engines(mesh, "drain", "engine-0", "--wait", "30")
+        assert (drained.returncode, drained.stderr) == (0, "")
+        assert "engine-0 is drained" in drained.stdout
+        assert " draining " in engines(mesh, "list").stdout
+        batch = mesh.batch(created["id"])
+        assert batch["status"] == "in_progress", batch
+        second = [str(haywain), "engine", "--data", str(mesh.data), "--set", "engine.backend=echo", "--set", "engine.id=engine-1"]
+        second += ["--set", f"engine.address=unix:{mesh.data}/run/second.sock"]
+        with subprocess.Popen(second, stderr=subprocess.DEVNULL) as process:
+            ended = mesh.wait(created["id"])
+            process.terminate()
+        output, failed = assert_conserved(mesh.client, ended, [row["custom_id"] for row in rows])
+        assert (len(output), failed) == (60, [])
+        assert {line["response"]["x_provenance"]["engine"] for line in output} == {"engine-0", "engine-1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["drain", "nope"], "No engine found with id 'nope'."),
+        (["drain"], "drain needs an ENGINE"),
+        (["list", "engine-0"], "list takes no ENGINE"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(mesh: Mesh, words: list[str], said: str) -> None:
+    """An engine that isn't there, or a wrong command line, is told in one line with status 1."""
+    done = engines(mesh, *words)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"haywain engines: {said}\n")
+
+
+def test_a_mesh_that_is_not_there_is_one_line(mesh: Mesh) -> None:
+    """Nobody at the address: one line, no traceback, no hang."""
+    done = engines(mesh, "list", port=free_port())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("haywain engines: ")
