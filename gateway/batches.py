@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.api import httpbody_pb2
 
-from gateway.answer import TENANT, Context, json_body
+from gateway.answer import TENANT, Context, header, json_body
 from gateway.batch_object import BatchObject
 from gateway.body import Body, decoded
 from gateway.created_batch import CreatedBatch, NoValidRecords
@@ -35,8 +35,10 @@ class Batches:
         parameters(context)
         key = idempotency(context, body.data)
         request = creation(await decoded(body.data), body.data)
-        # With an id of its own the call can be repeated when the service restarts during it, and still creates one batch.
-        request.request_id = ids.new("create_")
+        # With an id of its own the call can be repeated when the service restarts during it, and still creates one batch. When
+        # Envoy gave it, it tells batches how the client was answered, and nothing begins before.
+        named = header(context, "x-haywain-creation")
+        request.request_id, request.held = named or ids.new("create_"), bool(named)
         if key is not None:
             request.idempotency.CopyFrom(key)
         request.wait_seconds = wait_seconds(context)

@@ -82,6 +82,8 @@ def metadata(error: errors.HaywainError) -> tuple[tuple[str, str | bytes], ...]:
     pairs = [("x-http-status", str(status)), ("x-haywain-error", body)]
     if error.retry_after or status in {429, 503}:
         pairs.append(("retry-after", str(max(math.ceil(error.retry_after), 1))))
+    if error.undone:
+        pairs.append(("x-haywain-undone", "true"))
     if isinstance(error, errors.Conflict):
         pairs.append(("x-should-retry", "false"))
     if isinstance(error, RangeNotSatisfiable):

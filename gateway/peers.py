@@ -48,18 +48,27 @@ class Peer:
         """Call an RPC with one answer that can be repeated: a read, an idempotent write, or one with a request id.
 
         `request` is a message, or a list of them for an RPC that takes a stream. It is repeated when the service went away during
-        it. Raises what the service raised, Unavailable, or DeadlineExceeded.
+        it. Raises what the service raised, Unavailable, or DeadlineExceeded; an error that is `undone` speaks for all tries.
         """
+        undone = True
         for left in reversed(range(TRIES)):
-            await self.connected()
+            await self._reached(undone=undone)
             try:
                 sent = _each(request) if isinstance(request, list) else request
                 return await rpc.call(method, sent, timeout=timeout, tenant=TENANT, wait=False)
-            except errors.Unavailable as error:
+            except errors.HaywainError as error:
+                undone = error.undone = undone and error.undone is True
                 if not left or type(error) is not errors.Unavailable:
                     raise
                 await asyncio.sleep(0.05)  # the channel needs a moment to see that its peer is gone
         raise AssertionError("unreachable")
+
+    async def _reached(self, *, undone: bool) -> None:
+        try:
+            await self.connected()
+        except errors.Unavailable as error:
+            error.undone = undone
+            raise
 
     async def healthy(self, within: float = 1.0) -> bool:
         """Tell whether the service answers its health check in time."""

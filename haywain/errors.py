@@ -54,6 +54,8 @@ class HaywainError(Exception):
         self.code = code or self.default_code
         self.param = param
         self.retry_after = retry_after
+        self.undone: bool | None = None
+        """True: whoever raised this vouches that nothing was done. False: that can't be known."""
         super().__init__(self.message)
 
     @classmethod

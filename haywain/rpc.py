@@ -148,6 +148,8 @@ def _details(error: errors.HaywainError) -> Metadata:
         domain=_DOMAIN,
         metadata={"code": _short(error.code, 200), "param": _short(error.param, 200), "retry_after": f"{error.retry_after:g}"},
     )
+    if error.undone:
+        info.metadata["undone"] = "true"
     packed = any_pb2.Any()
     packed.Pack(info)
     status = status_pb2.Status(code=error.status.value[0], message=_short(error.message), details=[packed])
@@ -284,12 +286,14 @@ def error_of(error: grpc.aio.AioRpcError) -> errors.HaywainError:
                 kind = errors.by_reason(info.reason) if packed.Unpack(info) and info.domain == _DOMAIN else None
                 if kind is not None:
                     facts = info.metadata
-                    return kind(
+                    told = kind(
                         error.details() or "",
                         code=facts.get("code", ""),
                         param=facts.get("param", ""),
                         retry_after=float(facts.get("retry_after") or 0),
                     )
+                    told.undone = facts.get("undone") == "true" or None
+                    return told
     match error.code():
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
             return errors.Unavailable(retry_after=1)

@@ -2,8 +2,10 @@
 -- Never touches native gRPC, except that nobody outside may send our own headers.
 local TYPES = { [403] = "permission_error", [429] = "rate_limit_error" }
 local HIDDEN = { "grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-accept-encoding", "grpc-encoding",
-                 "x-haywain-error", "x-http-status", "x-content-length" }
+                 "x-haywain-error", "x-http-status", "x-content-length", "x-haywain-undone", "x-haywain-flags" }
 local BODILESS = { GET = true, HEAD = true, DELETE = true }
+local ANSWER_LOST = '{"error":{"message":"The batch %s was created, but the answer that told so was lost. Do not create it again.",' ..
+  '"type":"invalid_request_error","param":null,"code":"answer_lost"}}'
 local GENERIC = "The server had an error while processing your request."
 
 local function strip(headers, outside)
@@ -20,6 +22,36 @@ local function check_request_id(handle, headers)
   if id and (#id > 128 or id:find("[^!-~]")) then
     headers:replace("x-request-id", ("req_%x%08x%08x"):format(handle:timestamp(), math.random(0, 2 ^ 31 - 1), math.random(0, 2 ^ 31 - 1)))
   end
+end
+
+-- Tell batches how the client of a creation is answered (services/batches/held.py). A good answer is told in passing; before a bad
+-- one, whoever waits here gets the outcome, the protobuf bytes of AnswerCreationResponse: nothing was created, or this batch was.
+local function answer_creation(handle, id, failed)
+  local message = "\10" .. string.char(#id) .. id .. (failed and "\16\1" or "")
+  local headers = {
+    [":method"] = "POST", [":path"] = "/haywain.batches.v1.BatchesService/AnswerCreation", [":authority"] = "batches",
+    ["content-type"] = "application/grpc", ["te"] = "trailers",
+    ["x-envoy-retry-on"] = "5xx,reset,connect-failure,refused-stream", ["x-envoy-max-retries"] = "40",
+    ["x-envoy-retry-grpc-on"] = "cancelled,deadline-exceeded,internal,resource-exhausted,unavailable",
+  }
+  local _, body = handle:httpCall("batches", headers, "\0\0\0\0" .. string.char(#message) .. message, 10000, not failed)
+  return body and body:sub(6) or ""
+end
+
+-- Let no client be told that a creation failed before it is certain that there is no batch; batches is waited for, however long it
+-- is away. Nothing when there is none, else the batch's id.
+local function unmake(handle, id)
+  while true do
+    local outcome = answer_creation(handle, id, true)
+    if outcome:sub(1, 2) == "\8\1" then return nil end
+    if outcome:sub(1, 3) == "\8\2\18" then return outcome:sub(5) end
+  end
+end
+
+-- Tell whether a failed creation may have reached batches: the gateway didn't say that it hasn't, and Envoy had a connection to it.
+local function is_doubtful(headers)
+  local flags = "," .. (headers:get("x-haywain-flags") or "") .. ","
+  return not (headers:get("x-haywain-undone") or flags:find(",U[FHO],"))
 end
 
 -- Tell whether a path is UTF-8 once its escapes are undone: gRPC servers answer 500 to a string field that isn't.
@@ -65,6 +97,10 @@ function envoy_on_request(handle)
     elseif target:match("^/v1/uploads/[^/]+/parts/?$") then
       limit = ${max_part_bytes}
       headers:replace("x-haywain-upload", "part")
+    elseif target:match("^/v1/batches/?$") then
+      local id = ("create_%x%08x%08x"):format(handle:timestamp(), math.random(0, 2 ^ 31 - 1), math.random(0, 2 ^ 31 - 1))
+      headers:replace("x-haywain-creation", id)
+      handle:streamInfo():dynamicMetadata():set("haywain", "creation", id)
     end
   end
   if length and length > limit then
@@ -90,9 +126,11 @@ function envoy_on_response(handle)
   if not (metadata and metadata["rest"]) then return end
   local headers = handle:headers()
   local envelope, status, length = headers:get("x-haywain-error"), headers:get("x-http-status"), headers:get("x-content-length")
+  local creation, doubtful = metadata["creation"], is_doubtful(headers)
   for _, name in ipairs(HIDDEN) do headers:remove(name) end
   if status then headers:replace(":status", status) end    -- 206, 413, 416, ... chosen by the gateway
   local code = tonumber(headers:get(":status"))
+  if creation and code < 400 then answer_creation(handle, creation, false) end
   if code < 400 or (status and not envelope) then          -- a body that the gateway made
     if length then headers:replace("content-length", length) end
     return
@@ -102,6 +140,15 @@ function envoy_on_response(handle)
     return
   end
   local body = handle:body(true)                           -- may yield: every wrapper fetched before is dead after it
+  if creation and code >= 500 and doubtful then
+    local batch = unmake(handle, creation)                 -- yields as well
+    body, headers = handle:body(true), handle:headers()
+    if batch then                                          -- it began, because for so long nobody could be told
+      code, envelope = 409, ANSWER_LOST:format(batch)
+      headers:replace("x-should-retry", "false")
+      headers:remove("retry-after")
+    end
+  end
   if not envelope then
     local text = body and body:length() > 0 and body:getBytes(0, body:length()) or ""
     if text:sub(1, 9) == '{"error":' then return end       -- local_reply_config made it

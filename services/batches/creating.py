@@ -11,13 +11,15 @@ Idempotency keys: the answer is kept by the same transaction, so there is a batc
 batch as it was created, for the first request as for all that repeat it; the gateway makes the same bytes of it each time. That a
 request with a key is still running is known by this process only: with several of them the transaction alone decides, and the
 second one answers what the first one did.
+
+A batch whose creation was `held` begins when its client is answered: held.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from google.protobuf import json_format
 from msgspec.structs import replace
@@ -27,14 +29,16 @@ from haywain.batches.v1 import batches_pb2
 from haywain.clock import Clock
 from haywain.scheduler.v1 import scheduler_pb2
 from haywain.settings import Settings
+from services.batches.admission import Admission
 from services.batches.creation import check_file, check_key, gone, new_record, patience
 from services.batches.faults import Rejects
+from services.batches.held import Held
 from services.batches.intake import Found, Intake, missing_file, reason
 from services.batches.lifecycle import Status
 from services.batches.own_files import OwnFiles
 from services.batches.peers import Files, Scheduler
 from services.batches.record import Counts, Fault, Record
-from services.batches.store import Admission, Answer, BatchStore, Key
+from services.batches.store import Answer, BatchStore, Key
 from services.batches.validator import ValidatorDied
 from services.batches.wire import batch_message, rejections_message
 
@@ -55,14 +59,14 @@ class Creator:
         clock: Clock,
         parts: tuple[BatchStore, Intake, OwnFiles],
         peers: tuple[Files, Scheduler],
-        created: Callable[[Record], None],
+        held: Held,
     ) -> None:
-        """Nothing is kept here but which keys are in use. `created` is told of each new batch."""
+        """Nothing is kept here but which keys are in use. `held` is told of each new batch."""
         self._settings = settings
         self._clock = clock
         self._store, self._intake, self._own_files = parts
         self._files, self._scheduler = peers
-        self._created = created
+        self._held = held
         self._running: dict[tuple[str, str], str] = {}
         self._pool: scheduler_pb2.GetPoolStatusResponse | None = None
         self._pool_at = 0.0
@@ -73,10 +77,22 @@ class Creator:
         Raises InvalidRequest, KeyReused, KeyInUse, CapacityExceeded, Unavailable, StorageFull.
         """
         tenant = request.tenant or "default"
-        with self._alone(tenant, request):
-            keys = _keys(request)
-            earlier = await self._store.earlier(tenant, keys, request.request_id)
-            return await self._new(request, keys) if earlier is None else _again(earlier, request.request_id)
+        try:
+            with self._alone(tenant, request):
+                keys = _keys(request)
+                while (earlier := await self._store.earlier(tenant, keys, request.request_id)) is not None:
+                    if await self._stands(tenant, earlier, request.request_id):
+                        return _again(earlier, request.request_id)
+                return await self._new(request, keys)
+        except errors.HaywainError as error:
+            error.undone = error.undone is not False  # then a commit's outcome isn't known
+            raise
+
+    async def _stands(self, tenant: str, earlier: Record | Answer, request_id: str) -> bool:
+        """Tell whether an earlier answer may be given again; then its batch stays, whatever becomes of the first who asked."""
+        if isinstance(earlier, Record) or earlier.request_id in ("", request_id):
+            return True
+        return await self._held.stands(tenant, earlier.request_id)
 
     @contextlib.contextmanager
     def _alone(self, tenant: str, request: batches_pb2.CreateBatchRequest) -> Iterator[None]:
@@ -172,7 +188,9 @@ class Creator:
         """Take the step that makes the batch, and those that the driver would take if this were cut off here."""
         now = self._clock.now()
         ended = {"failed_at": now} if record.status is Status.FAILED else {}
-        record = replace(record, created_at=now, expires_at=now + record.expires_at - record.created_at, **ended)
+        later = now - record.created_at
+        held_until = record.held_until and record.held_until + later
+        record = replace(record, created_at=now, expires_at=record.expires_at + later, held_until=held_until, **ended)
         answer = _Response(batch=batch_message(record, None))
         if rejects is not None:
             own = record.own("rejections")
@@ -181,19 +199,30 @@ class Creator:
             keys = [key for key in keys if key.operation != "request"]  # the batch itself says enough
         text = json_format.MessageToJson(answer, indent=None) if keys else ""
         try:
-            earlier = await self._store.add(record, await self._admission(POOL_SECONDS), keys, text)
+            earlier = await self._added(record, POOL_SECONDS, keys, text)
         except errors.CapacityExceeded:
-            earlier = await self._store.add(record, await self._admission(0.0), keys, text)
+            earlier = await self._added(record, 0.0, keys, text)
         if earlier is not None:  # the same request at the same time
             await self._undo(record)
+            if not await self._stands(record.tenant, earlier, record.request_id or ""):
+                raise errors.KeyInUse(param="Idempotency-Key", retry_after=1)
             return _again(earlier, record.request_id or "")
         crash.point("batches:created")
         _log.info("batch.created", batch_id=record.batch_id, input_file_id=record.input_file_id, lines=record.line_count)
         if not record.adopted:
             with contextlib.suppress(errors.HaywainError):  # the driver will
                 await self._own_files.adopt(record)
-        self._created(record)
+        self._held.created(record)
         return answer
+
+    async def _added(self, record: Record, pool_age: float, keys: list[Key], answer: str) -> Record | Answer | None:
+        admission = await self._admission(pool_age)
+        try:
+            return await self._store.add(record, admission, keys, answer)
+        except errors.Unavailable as error:
+            if type(error) is errors.Unavailable:
+                error.undone = False  # a commit may have been under way
+            raise
 
     async def _undo(self, record: Record) -> None:
         """Clear what is left of a creation; what fails here is done by the driver's sweep."""
@@ -202,13 +231,13 @@ class Creator:
 
     async def _admission(self, age: float) -> Admission:
         """Ask the scheduler how full it is, unless that was asked within `age` seconds: our own batches are counted in any case."""
-        settings, now = self._settings, asyncio.get_running_loop().time()
+        settings, void, now = self._settings, self._held.void, asyncio.get_running_loop().time()
         try:
             if self._pool is None or now > self._pool_at + age:
                 self._pool, self._pool_at = await self._scheduler.pool(), now
         except errors.HaywainError:
-            return Admission(settings.scheduler.intake_rows, None, settings.batches.one_active_per_file)
-        return Admission(self._pool.intake_capacity, self._pool.intake_rows, settings.batches.one_active_per_file)
+            return Admission(settings.scheduler.intake_rows, None, settings.batches.one_active_per_file, void)
+        return Admission(self._pool.intake_capacity, self._pool.intake_rows, settings.batches.one_active_per_file, void)
 
 
 def _keys(request: batches_pb2.CreateBatchRequest) -> list[Key]:

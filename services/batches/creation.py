@@ -10,6 +10,7 @@ from haywain.batches.v1 import batches_pb2
 from haywain.files.v1 import files_pb2
 from haywain.openai import ENDPOINTS
 from haywain.settings import BatchesSettings
+from services.batches.held import HELD_SECONDS
 from services.batches.record import Defaults, Record
 
 __all__ = ["CREATE_PAIRS", "UPDATE_PAIRS", "check_file", "check_key", "check_metadata", "gone", "new_record", "patience"]
@@ -68,6 +69,7 @@ def new_record(request: batches_pb2.CreateBatchRequest, settings: BatchesSetting
         output_expires_after_seconds=request.output_expires_after_seconds,
         created_at=now,
         expires_at=now + window,
+        held_until=now + HELD_SECONDS if request.held and request.request_id else 0.0,
     )
 
 

@@ -7,9 +7,10 @@ creation that came to nothing (blobs under the batch's id, a hold on its input) 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 
-from haywain import crash, ids
+from haywain import crash, errors, ids
 from haywain.blobs import BlobStore
 from haywain.files.v1 import files_pb2
 from services.batches.faults import Rejects
@@ -103,6 +104,12 @@ class OwnFiles:
         crash.point("batches:index-removed")
         if record.input_blob_key or record.own_files:
             await self._files.release(record.batch_id)
+
+    async def disown(self, record: Record) -> None:
+        """Delete the files that a batch brought with it, because it was unmade. Idempotent."""
+        for file in record.own_files or ():
+            with contextlib.suppress(errors.FileMissing):
+                await self._files.delete(record.tenant, file.file_id)
 
     async def clear(self, batch_id: str) -> None:
         """Remove what a creation left that came to nothing, unless it came to something. Idempotent; the intent goes last."""

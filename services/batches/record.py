@@ -98,7 +98,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     `default_model` is what rows without a model run; `model` is what the first row asked for. `outcome` is what `finalizing` ends
     in. `submitted`: the scheduler has it. `settled`: the scheduler and files keep nothing for it any more. `adopted`: files has its
-    `own_files`. `rows_left` is how many rows may still come, for the intake.
+    `own_files`. `rows_left` is how many rows may still come, for the intake. `held_until`: nothing of it has begun, and nothing
+    does before then unless its client was answered (held.py); 0 once something has.
     """
 
     batch_id: str
@@ -144,6 +145,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     own_files: list[OwnFile] | None = None
     adopted: bool = True
     rows_left: int = 0
+    held_until: float = 0.0
 
     def own(self, kind: str) -> OwnFile | None:
         """Find the file of a kind that the batch brings with it."""

@@ -20,6 +20,8 @@ from services.batches.creation import UPDATE_PAIRS, check_metadata
 from services.batches.drive import Driver
 from services.batches.figures import figures
 from services.batches.finalize import Finalizer
+from services.batches.held import Held
+from services.batches.held_store import HeldStore
 from services.batches.intake import Intake
 from services.batches.lifecycle import TERMINAL, Status
 from services.batches.own_files import OwnFiles
@@ -42,16 +44,20 @@ _log = log.get()
 class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
     """Answers the RPCs of haywain.batches.v1."""
 
-    def __init__(self, store: BatchStore, driver: Driver, creator: Creator, scheduler: Scheduler) -> None:
+    def __init__(self, store: BatchStore, driver: Driver, creation: tuple[Creator, Held], scheduler: Scheduler) -> None:
         """Nothing is kept here but what was passed in."""
         self.store = store
         self.driver = driver
-        self._creator = creator
+        self._creator, self._held = creation
         self._scheduler = scheduler
 
     async def CreateBatch(self, request: batches_pb2.CreateBatchRequest, context: Any) -> batches_pb2.CreateBatchResponse:
         """Check and record a batch; the driver does the rest."""
         return await self._creator.create(request)
+
+    async def AnswerCreation(self, request: batches_pb2.AnswerCreationRequest, context: Any) -> batches_pb2.AnswerCreationResponse:
+        """Let a held batch begin, or unmake it."""
+        return await self._held.answered(request)
 
     async def GetBatch(self, request: batches_pb2.GetBatchRequest, context: Any) -> batches_pb2.GetBatchResponse:
         """Describe one batch."""
@@ -131,10 +137,12 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[BatchesServi
         intake = Intake(store, scheduler, blobs, chosen, clock)
         stack.callback(intake.close)
         own_files = OwnFiles(store, files, blobs, settings.files.batch_expires_after_seconds)
-        steps = Steps(store, intake, Finalizer(store, files, scheduler, own_files, book), book, clock)
+        held_store = HeldStore(database)
+        steps = Steps((store, held_store), intake, Finalizer(store, files, scheduler, own_files, book), book, clock)
         driver = Driver(store, steps, (own_files, scheduler), book, chosen.poll_seconds, clock)
-        creator = Creator(settings, clock, (store, intake, own_files), (files, scheduler), driver.created)
-        yield BatchesServiceServicer(store, driver, creator, scheduler)
+        held = Held(held_store, own_files, clock, driver.created)
+        creator = Creator(settings, clock, (store, intake, own_files), (files, scheduler), held)
+        yield BatchesServiceServicer(store, driver, (creator, held), scheduler)
 
 
 async def serve(settings: Settings, stopping: asyncio.Event) -> None:

@@ -10,6 +10,7 @@ import enum
 from haywain import crash, errors, log
 from haywain.clock import Clock
 from services.batches.finalize import Finalizer
+from services.batches.held_store import HeldStore
 from services.batches.intake import Intake
 from services.batches.lifecycle import TERMINAL, Status
 from services.batches.progress import ProgressBook
@@ -39,9 +40,11 @@ class Next(enum.Enum):
 class Steps:
     """Advances batches."""
 
-    def __init__(self, store: BatchStore, intake: Intake, finalizer: Finalizer, book: ProgressBook, clock: Clock) -> None:
+    def __init__(
+        self, stores: tuple[BatchStore, HeldStore], intake: Intake, finalizer: Finalizer, book: ProgressBook, clock: Clock
+    ) -> None:
         """Decide expiry by `clock`."""
-        self._store = store
+        self._store, self._held = stores
         self._intake = intake
         self._finalizer = finalizer
         self._book = book
@@ -69,6 +72,9 @@ class Steps:
         return bool(await self._intake.models(fresh=True))
 
     async def _step(self, record: Record) -> Next:
+        if record.held_until and (record.plan is not None or record.status in TERMINAL):  # else its first step says so
+            await self._held.begin(record.tenant, record.request_id or "")
+            return Next.STEP
         if not record.adopted:
             await self._finalizer.adopt_own(record)
         if record.status in TERMINAL:

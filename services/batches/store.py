@@ -11,6 +11,7 @@ from haywain import errors
 from haywain.clock import Clock
 from haywain.db import Database, Transaction
 from services.batches import lifecycle
+from services.batches.admission import Admission, admit
 from services.batches.figures import moved
 from services.batches.lifecycle import Status
 from services.batches.record import Counts, Plan, Record, Tokens, column, from_row, to_row
@@ -23,18 +24,6 @@ _CHANGES = (
     "outcome", "model", "submitted", "errors", "error", "counts", "usage", "output_file_id", "error_file_id", "in_progress_at",
     "rows_left",
 )  # fmt: skip
-
-
-class Admission(msgspec.Struct, frozen=True):
-    """What must hold for a batch to be taken in, told by its creator just before.
-
-    `intake_rows` is the scheduler's, None when it is away. What waits is counted in SQL in any case, which may be a poll behind
-    with what has ended, and so never too low; the scheduler's number may be higher when it has work of others.
-    """
-
-    intake_capacity: int
-    intake_rows: int | None
-    one_active_per_file: bool
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -92,7 +81,7 @@ class BatchStore:
             earlier = _answer(tx, record.tenant, keys, now) or _of_request(tx, record)
             if earlier is not None:
                 return earlier
-            _admit(tx, record, admission)
+            admit(tx, record, admission)
             if not tx.execute("end_intent", batch_id=record.batch_id) and record.input_blob_key:
                 raise errors.Unavailable(retry_after=1)
             if not tx.execute("add_batch", **to_row(record)):
@@ -273,23 +262,6 @@ def _of_request(tx: Transaction, record: Record) -> Record | None:
         return None
     row = tx.fetch_one("batch_of_request", tenant=record.tenant, request_id=record.request_id)
     return None if row is None else from_row(row)
-
-
-def _admit(tx: Transaction, record: Record, admission: Admission) -> None:
-    if admission.one_active_per_file:
-        other = tx.fetch_one("active_on_file", tenant=record.tenant, input_file_id=record.input_file_id)
-        if other is not None:
-            message = f"The file '{record.input_file_id}' is already used by the active batch '{other['batch_id']}'."
-            raise errors.InvalidRequest(message, param="input_file_id")
-    waiting = int((tx.fetch_one("rows_left") or {})["rows_left"])
-    if admission.intake_rows is not None:
-        waiting = max(waiting, admission.intake_rows + int((tx.fetch_one("rows_validating") or {})["line_count"]))
-    if record.rows_left and waiting + record.line_count > admission.intake_capacity:
-        message = (
-            f"The intake holds at most {admission.intake_capacity} rows: {waiting} are waiting and this file has "
-            f"{record.line_count}. Try again later."
-        )
-        raise errors.CapacityExceeded(message, retry_after=10)
 
 
 def _started(record: Record, at: float | None) -> float | None:

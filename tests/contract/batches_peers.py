@@ -46,17 +46,18 @@ class Calls:
 
 @dataclass
 class Gate:
-    """Where a call hangs for ever, before or after what it does: what a test cuts the service off at."""
+    """Where a call hangs until it is opened, before or after what it does: what a test cuts the service off at."""
 
     call: str = ""
     after: bool = False
     reached: asyncio.Event = field(default_factory=asyncio.Event)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pass_by(self, call: str, *, after: bool) -> None:
         """Hang, if it is here."""
         if (call, after) == (self.call, self.after):
             self.reached.set()
-            await asyncio.Event().wait()
+            await self.opened.wait()
 
 
 def _gated(method: Any) -> Any:
@@ -82,6 +83,7 @@ class FilesPeer(files_pb2_grpc.FilesServiceServicer):
         self.files: dict[str, files_pb2.File] = {}
         self.holds: dict[str, str] = {}
         self.adopted: dict[str, files_pb2.AdoptBlobRequest] = {}
+        self.deleted: set[str] = set()
 
     async def put(self, data: bytes, purpose: str = "batch", status: int = files_pb2.File.STATUS_PROCESSED) -> str:
         """Store a file; answers its id."""
@@ -108,6 +110,10 @@ class FilesPeer(files_pb2_grpc.FilesServiceServicer):
     async def ReleaseBlob(self, request: files_pb2.ReleaseBlobRequest, context: Any) -> files_pb2.ReleaseBlobResponse:
         self.holds.pop(request.holder, None)
         return files_pb2.ReleaseBlobResponse()
+
+    async def DeleteFile(self, request: files_pb2.DeleteFileRequest, context: Any) -> files_pb2.DeleteFileResponse:
+        self.deleted.add(request.file_id)
+        return files_pb2.DeleteFileResponse(file=files_pb2.File(file_id=request.file_id))
 
     @_gated
     async def AdoptBlob(self, request: files_pb2.AdoptBlobRequest, context: Any) -> files_pb2.AdoptBlobResponse:

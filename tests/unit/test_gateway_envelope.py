@@ -41,6 +41,14 @@ def test_status_of_each_class(kind: type[errors.HaywainError], status: int) -> N
     assert ("content-range" in pairs) == (status == 416)
 
 
+@pytest.mark.parametrize("undone", [True, False, None])
+def test_nothing_was_done(undone: bool | None) -> None:
+    """Envoy is told when a failure is certain to have done nothing, and then only."""
+    error = errors.Unavailable()
+    error.undone = undone
+    assert ("x-haywain-undone" in dict(envelope.metadata(error))) == (undone is True)
+
+
 def test_envelope() -> None:
     """The envelope has all four members, null where empty."""
     error = errors.InvalidRequest("No.", code="a_code", param="a.param")

@@ -288,12 +288,14 @@ class CancelBatchResponse(_message.Message):
     def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
 
 class AnswerCreationRequest(_message.Message):
-    __slots__ = ("request_id", "failed")
+    __slots__ = ("request_id", "failed", "tenant")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     failed: bool
-    def __init__(self, request_id: _Optional[str] = ..., failed: _Optional[bool] = ...) -> None: ...
+    tenant: str
+    def __init__(self, request_id: _Optional[str] = ..., failed: _Optional[bool] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class AnswerCreationResponse(_message.Message):
     __slots__ = ("outcome", "batch_id")

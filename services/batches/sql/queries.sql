@@ -20,7 +20,8 @@ update batches
        failed_at = coalesce(:failed_at, failed_at),
        expired_at = coalesce(:expired_at, expired_at),
        cancelling_at = coalesce(:cancelling_at, cancelling_at),
-       cancelled_at = coalesce(:cancelled_at, cancelled_at)
+       cancelled_at = coalesce(:cancelled_at, cancelled_at),
+       held_until = 0
  where batch_id = :batch_id and status in (:source_1, :source_2)
 
 -- name: add_intent
@@ -46,13 +47,13 @@ insert into batches (
     expedited, deterministic, defaults, metadata, output_expires_after_seconds, status, outcome, plan, submitted, settled,
     validation_losses, lease_owner, lease_until, errors, error, counts, usage, output_file_id, error_file_id, created_at,
     expires_at, in_progress_at, finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at,
-    reject, pack, own_files, adopted, rows_left
+    reject, pack, own_files, adopted, rows_left, held_until
 ) values (
     :batch_id, :tenant, :request_id, :endpoint, :default_model, :model, :input_file_id, :input_blob_key, :line_count,
     :completion_window, :expedited, :deterministic, :defaults, :metadata, :output_expires_after_seconds, :status, :outcome, :plan,
     :submitted, :settled, :validation_losses, :lease_owner, :lease_until, :errors, :error, :counts, :usage, :output_file_id,
     :error_file_id, :created_at, :expires_at, :in_progress_at, :finalizing_at, :completed_at, :failed_at, :expired_at,
-    :cancelling_at, :cancelled_at, :reject, :pack, :own_files, :adopted, :rows_left
+    :cancelling_at, :cancelled_at, :reject, :pack, :own_files, :adopted, :rows_left, :held_until
 ) on conflict do nothing
 
 -- name: rows_validating
@@ -91,7 +92,7 @@ select status, count(*) as batches from batches where settled = 0 group by statu
 update batches set metadata = :metadata where batch_id = :batch_id and tenant = :tenant
 
 -- name: set_plan
-update batches set plan = :plan, model = :model, counts = :counts, rows_left = :rows_left
+update batches set plan = :plan, model = :model, counts = :counts, rows_left = :rows_left, held_until = 0
  where batch_id = :batch_id and plan is null and status in ('validating', 'cancelling')
 
 -- name: set_submitted
@@ -121,8 +122,8 @@ update batches set validation_losses = validation_losses + 1 where batch_id = :b
 update batches set lease_until = 0 where lease_owner = :owner and settled = 0
 
 -- name: claim
-update batches set lease_owner = :owner, lease_until = :until
- where settled = 0 and lease_until < :now
+update batches set lease_owner = :owner, lease_until = :until, held_until = 0
+ where settled = 0 and lease_until < :now and held_until < :now
 returning batch_id, expires_at
 
 -- name: renew
@@ -131,6 +132,17 @@ returning batch_id, expires_at
 
 -- name: cancelling
 select batch_id from batches where lease_owner = :owner and settled = 0 and status = 'cancelling'
+
+-- A batch whose client isn't answered yet (held.py). It ends with the first of: begin, move, set_plan, claim; or it is revoked.
+
+-- name: begin
+update batches set held_until = 0 where batch_id = :batch_id
+
+-- name: revoke
+delete from batches where batch_id = :batch_id and held_until > 0
+
+-- name: revoke_answers
+delete from answers where tenant = :tenant and request_id = :request_id
 
 -- Answers, for clients that ask again.
 

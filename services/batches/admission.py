@@ -1,0 +1,47 @@
+"""Whether a new batch is taken in, decided in the transaction that would make it."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import msgspec
+
+from haywain import errors
+from haywain.db import Transaction
+from services.batches.record import Record
+
+__all__ = ["Admission", "admit"]
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """What must hold for a batch to be taken in, told by its creator just before.
+
+    `intake_rows` is the scheduler's, None when it is away. What waits is counted in SQL in any case, which may be a poll behind
+    with what has ended, and so never too low; the scheduler's number may be higher when it has work of others. `void` are the
+    request ids whose creation must not happen (held.py).
+    """
+
+    intake_capacity: int
+    intake_rows: int | None
+    one_active_per_file: bool
+    void: Container[str] = ()
+
+
+def admit(tx: Transaction, record: Record, admission: Admission) -> None:
+    """Check a new batch against what is there. Raises CapacityExceeded, InvalidRequest, and Unavailable for a void request."""
+    if record.request_id in admission.void:
+        raise errors.Unavailable(retry_after=1)
+    if admission.one_active_per_file:
+        other = tx.fetch_one("active_on_file", tenant=record.tenant, input_file_id=record.input_file_id)
+        if other is not None:
+            message = f"The file '{record.input_file_id}' is already used by the active batch '{other['batch_id']}'."
+            raise errors.InvalidRequest(message, param="input_file_id")
+    waiting = int((tx.fetch_one("rows_left") or {})["rows_left"])
+    if admission.intake_rows is not None:
+        waiting = max(waiting, admission.intake_rows + int((tx.fetch_one("rows_validating") or {})["line_count"]))
+    if record.rows_left and waiting + record.line_count > admission.intake_capacity:
+        message = (
+            f"The intake holds at most {admission.intake_capacity} rows: {waiting} are waiting and this file has "
+            f"{record.line_count}. Try again later."
+        )
+        raise errors.CapacityExceeded(message, retry_after=10)
