@@ -27,10 +27,9 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
     """The RPCs. Any number of streams share the slots."""
 
     def __init__(self, engine: pb.Engine, slots: Slots) -> None:
-        """Each stream may have twice as many sequences here as there are slots: those that run, and those that run next."""
+        """A stream may have twice as many sequences here as there are slots: those that run, and those that run next."""
         self._engine = engine
         self._slots = slots
-        self._window = 2 * engine.slots
         self._streams: set[RunStream] = set()
         self._no_streams = asyncio.Event()
         self._no_streams.set()
@@ -44,8 +43,9 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         """Run what comes, until the caller is done or gone."""
         if self._closing:
             raise errors.Unavailable("The engine is stopping.", retry_after=1)
-        stream = RunStream(self._slots, self._window)
+        stream = RunStream(self._slots, self._share(len(self._streams) + 1))
         self._streams.add(stream)
+        self._resize()
         self._no_streams.clear()
         try:
             async with contextlib.aclosing(stream.messages(request_iterator)) as messages:
@@ -53,8 +53,17 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                     yield message
         finally:
             self._streams.discard(stream)
+            self._resize()
             if not self._streams:
                 self._no_streams.set()
+
+    def _share(self, streams: int) -> int:
+        """Tell a stream's part of the window: with two, each can still fill all slots while the other has nothing to run."""
+        return max(self._engine.slots, 2 * self._engine.slots // max(1, streams))
+
+    def _resize(self) -> None:
+        for stream in self._streams:
+            stream.resize(self._share(len(self._streams)))
 
     async def drain(self, within_seconds: float) -> None:
         """Take nothing more and let what runs end; break off what hasn't by then, without results, so that it runs elsewhere."""
@@ -102,12 +111,13 @@ async def run(backend: Backend, settings: Settings, stopping: asyncio.Event) -> 
         async with rpc.serving(address, [service], grace_seconds=0.5) as server:
             _log.info("engine.serving", address=address, backend=backend.name, models=[model.model for model in models])
             async with asyncio.TaskGroup() as group:
-                registering = group.create_task(registration.register(settings.address("scheduler"), engine))
+                schedulers = settings.addresses("scheduler")
+                registering = [group.create_task(registration.register(scheduler, engine)) for scheduler in schedulers]
                 stop = group.create_task(stopping.wait())
                 ends: set[asyncio.Future[Any]] = {stop, slots.death}
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                registering.cancel()
-                stop.cancel()
+                for one in (*registering, stop):
+                    one.cancel()
             await server.set_serving(False)
             if slots.death.done():
                 servicer.fail(errors.Unavailable("The engine's backend died.", retry_after=1))

@@ -1,7 +1,8 @@
 """One Run stream: its credits, its ids, and its answers gathered into messages.
 
 The caller may have `window` sequences here at a time. A credit is granted back in the message that carries the result it was
-used for, so what waits to be sent is bounded by the window too, however slowly the caller reads.
+used for, so what waits to be sent is bounded by the window too, however slowly the caller reads. The window shrinks when other
+streams come, by credits that are not granted back, and grows when they go.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class RunStream:
         """Grant `window` credits."""
         self._slots = slots
         self._window = window
+        self._granted = window  # and not given back for good
         self._held = 0  # credits that are in use: taken and their result not sent
         self._surplus = 0  # refusals that wait to be sent
         self._taken: dict[int, Seat] = {}
@@ -67,6 +69,12 @@ class RunStream:
 
     # -- from the service -----------------------------------------------------------------------------------------------------
 
+    def resize(self, window: int) -> None:
+        """Grant more credits, or fewer of those that come back."""
+        self._window = window
+        if self._granted < window:
+            self._wake.set()
+
     def drain(self) -> None:
         """Grant nothing more, and end the stream once everything on it has ended."""
         self._draining = True
@@ -85,11 +93,11 @@ class RunStream:
         reading = asyncio.create_task(self._read(requests), name="run-reader")
         reading.add_done_callback(lambda _: self._wake.set())
         try:
-            yield pb.RunResponse(credits=self._window)
+            yield pb.RunResponse(credits=self._granted)
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._outbox and self._failure is None:
+                while (self._outbox or self._grants()) and self._failure is None:
                     crash.point("engine:rows-ended")
                     yield self._message()
                 if self._failure is not None:
@@ -115,7 +123,7 @@ class RunStream:
             if request.cancel_sequence_ids:
                 taken = (self._taken.get(local_id) for local_id in request.cancel_sequence_ids)
                 self._slots.cancel([seat for seat in taken if seat is not None])
-            while self._surplus > self._window:  # whoever sends without credit and doesn't read isn't read either
+            while self._surplus > self._granted:  # whoever sends without credit and doesn't read isn't read either
                 self._room.clear()
                 await self._room.wait()
 
@@ -125,7 +133,7 @@ class RunStream:
             local_id = sequence.sequence_id
             if local_id in self._taken:
                 raise errors.InvalidRequest(f"sequence_id {local_id} is in use on this stream", param="sequence_id")
-            if self._held >= self._window:
+            if self._held >= self._granted:
                 self._refuse(local_id)
                 continue
             self._held += 1
@@ -134,7 +142,7 @@ class RunStream:
         self._slots.take(seats)
 
     def _refuse(self, local_id: int) -> None:
-        error = errors.Unavailable(f"No credit: this stream has {self._window} sequences here already.", retry_after=1)
+        error = errors.Unavailable(f"No credit: this stream has {self._granted} sequences here already.", retry_after=1)
         self._surplus += 1
         self._outbox.append((answers.error_result(local_id, error), 0, 0))
         self._wake.set()
@@ -159,5 +167,11 @@ class RunStream:
             if not credit:
                 self._surplus -= 1
         self._held -= credits_back
+        self._granted -= credits_back
+        grants = self._grants()
+        self._granted += grants
         self._room.set()
-        return pb.RunResponse(results=results, deltas=deltas, credits=0 if self._draining else credits_back)
+        return pb.RunResponse(results=results, deltas=deltas, credits=grants)
+
+    def _grants(self) -> int:
+        return 0 if self._draining else max(0, self._window - self._granted)

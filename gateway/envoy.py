@@ -93,7 +93,11 @@ def _values(settings: Settings, folder: Path) -> dict[str, str]:
         "rest_routes": routes.lua_table(),
     }
     for name in UPSTREAMS:
-        values[f"{name}_type"], values[f"{name}_address"] = _upstream(settings.address(name))
+        kinds, addresses = zip(*map(_upstream, settings.addresses(name)), strict=True)
+        if len(set(kinds)) > 1:
+            raise errors.SettingsError(f"{name}.address: all of them Unix sockets or none")
+        values[f"{name}_type"], values[f"{name}_address"] = kinds[0], addresses[0]
+        values[f"{name}_endpoints"] = "[" + ", ".join(f"{{endpoint: {{address: {address}}}}}" for address in addresses) + "]"
     return values
 
 

@@ -145,17 +145,18 @@ class Health:
 
     async def _examined(self) -> tuple[dict[str, Component], scheduler_pb2.GetPoolStatusResponse | None]:
         """Check the services at the same time, and ask the scheduler for its pool; None when it gives no answer."""
-        peers = (self._peers.files, self._peers.batches, self._peers.scheduler)
+        schedulers = self._peers.schedulers
+        peers = (self._peers.files, self._peers.batches, *schedulers)
         async with asyncio.TaskGroup() as group:
             checks = {peer.name: group.create_task(_examine(peer)) for peer in peers}
         components = {name: check.result() for name, check in checks.items()}
-        if components["scheduler"].status == "unhealthy":
+        if all(components[peer.name].status == "unhealthy" for peer in schedulers):
             return components, None
         try:
             status = self._peers.scheduler.stub.GetPoolStatus
             return components, await rpc.call(status, scheduler_pb2.GetPoolStatusRequest(), timeout=CHECK_SECONDS)
         except errors.HaywainError:
-            components["scheduler"] = _AWAY
+            components |= dict.fromkeys((peer.name for peer in schedulers), _AWAY)
             return components, None
 
 
@@ -176,6 +177,8 @@ def _engine(status: scheduler_pb2.EngineStatus) -> Component:
 def _ailment(components: dict[str, Component], pool: scheduler_pb2.GetPoolStatusResponse | None) -> str:
     """Name what is wrong; empty when nothing is."""
     away = [name for name, component in components.items() if component.status == "unhealthy"]
+    if pool:  # one of several schedulers is enough
+        away = [name for name in away if not name.startswith("scheduler")]
     if away:
         return f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} not reachable"
     ready = scheduler_pb2.EngineStatus.STATE_READY

@@ -53,7 +53,7 @@ class Metrics:
     async def scrape(self, context: Context) -> httpbody_pb2.HttpBody:
         """Ask all processes, and answer in the format that the caller prefers."""
         parameters(context)
-        services = (self._peers.files, self._peers.batches, self._peers.scheduler)
+        services = (self._peers.files, self._peers.batches, *self._peers.schedulers)
         own = telemetry_pb2.CollectResponse(families=[metrics.message(family) for family in await metrics.collect()])
         async with asyncio.TaskGroup() as group:
             asked = [({"process": peer.name}, group.create_task(_ask(peer.channel))) for peer in services]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import grpc
@@ -28,8 +28,8 @@ TRIES = 3
 class Peer:
     """One service."""
 
-    def __init__(self, name: str, address: str, stub: Any) -> None:
-        """Open the channel; it connects when first used."""
+    def __init__(self, name: str, address: str | Sequence[str], stub: Any) -> None:
+        """Open the channel, to one of several processes if there are such; it connects when first used."""
         self.name = name
         self.channel: grpc.aio.Channel = rpc.channel(address)
         self.stub = stub(self.channel)
@@ -92,9 +92,15 @@ class Peers:
         """Open the channels."""
         self.files = Peer("files", settings.address("files"), files_pb2_grpc.FilesServiceStub)
         self.batches = Peer("batches", settings.address("batches"), batches_pb2_grpc.BatchesServiceStub)
-        self.scheduler = Peer("scheduler", settings.address("scheduler"), scheduler_pb2_grpc.SchedulerServiceStub)
+        self.scheduler = Peer("scheduler", settings.addresses("scheduler"), scheduler_pb2_grpc.SchedulerServiceStub)
+        self.schedulers = [self.scheduler]
+        """Each on its own."""
+        if len(names := settings.replicas("scheduler")) > 1:
+            stub = scheduler_pb2_grpc.SchedulerServiceStub
+            both = zip(names, settings.addresses("scheduler"), strict=True)
+            self.schedulers = [Peer(name, address, stub) for name, address in both]
 
     async def close(self) -> None:
         """Close the channels."""
-        for peer in (self.files, self.batches, self.scheduler):
+        for peer in {self.files, self.batches, self.scheduler, *self.schedulers}:
             await peer.channel.close()

@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     up = _command(commands, "up", "start the whole mesh on this machine", _up)
     up.add_argument("--port", type=int, metavar="N", help="port of the REST and gRPC address (10900)")
     up.add_argument("--engine", choices=("llamacpp", "upstream", "echo"), help="backend (llamacpp)")
+    up.add_argument("--replicas", action="append", default=[], metavar="PROCESS=N", help="several of a process: scheduler=2")
     up.add_argument("--model", metavar="PATH", help="a GGUF file (the demo model)")
 
     run = _command(commands, "run", "run a JSONL file of requests as a batch and download the results", _run, configured=False)
@@ -83,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
 
     _command(commands, "config", "print the settings in force", _config)
     for process in PROCESSES:
-        _command(commands, process, f"start the {process} process alone", _process)
+        alone = _command(commands, process, f"start the {process} process alone", _process)
+        if process == "scheduler":
+            alone.add_argument("--replica", type=int, default=1, metavar="N", help="which of scheduler.replicas (1)")
     return parser
 
 
@@ -105,20 +108,25 @@ def _command(
 
 
 def _settings(options: argparse.Namespace) -> settings.Settings:
+    from haywain import replicas
+
     if options.resolved:
         return settings.load(file=options.resolved)
-    sets = list(options.set)
+    sets = [*options.set, *map(replicas.setting, getattr(options, "replicas", []))]
     named = {"data": "data_dir", "port": "envoy.port", "engine": "engine.backend", "model": "engine.llamacpp.model_path"}
     sets += [f"{key}={getattr(options, flag)}" for flag, key in named.items() if getattr(options, flag, None) is not None]
     return settings.load(file=options.config, env=os.environ, sets=sets)
 
 
 def _process(options: argparse.Namespace) -> int:
-    from haywain import log, orphans, rpc
+    from haywain import log, orphans, replicas, rpc
 
     orphans.die_with_parent()
-    chosen = _settings(options)
-    log.configure(chosen.log, options.name)
+    chosen, name = _settings(options), options.name
+    if name == "scheduler":
+        chosen = replicas.as_replica(chosen, name, options.replica)
+        name = name if options.replica == 1 else f"{name}-{options.replica}"
+    log.configure(chosen.log, name)
     if options.name == "envoy":
         from gateway import envoy
 

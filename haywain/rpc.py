@@ -24,6 +24,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from haywain import errors, ids, lockfile, log, metrics
+from haywain.balance import Balanced
 from haywain.feed import feeding
 
 __all__ = ["OPTIONS", "Interceptor", "Server", "call", "channel", "error_of", "metadata", "run", "serving", "stream"]
@@ -229,11 +230,15 @@ def run(main: Callable[[asyncio.Event], Awaitable[_T]]) -> _T:
 # -- clients ------------------------------------------------------------------------------------------------------------------
 
 
-def channel(address: str, *, retry_ms: int = 1_000) -> grpc.aio.Channel:
+def channel(address: str | Sequence[str], *, retry_ms: int = 1_000) -> grpc.aio.Channel:
     """Open a channel to a target such as `unix:/path` or `host:port`. Connects when first used, reconnects by itself.
 
-    `retry_ms`: the longest pause between tries to connect.
+    Of several targets each call goes to one that is there, see haywain/balance.py. `retry_ms`: the longest pause between tries to
+    connect.
     """
+    if not isinstance(address, str):
+        each = [channel(one, retry_ms=retry_ms) for one in address]
+        return each[0] if len(each) == 1 else Balanced(each)
     options = [(key, retry_ms if key == "grpc.max_reconnect_backoff_ms" else value) for key, value in OPTIONS]
     return grpc.aio.insecure_channel(address, options=options)
 

@@ -156,9 +156,27 @@ class Settings(Section, frozen=True):
             return inside
         return Path(tempfile.gettempdir()) / f"haywain-{hashlib.sha256(str(self.data).encode()).hexdigest()[:12]}"
 
+    def replicas(self, process: str) -> list[str]:
+        """List the processes of a kind: gateway, files, batches, scheduler or engine; several schedulers are `scheduler-2`, …"""
+        count = self.scheduler.replicas if process == "scheduler" else 1
+        return [process if number == 1 else f"{process}-{number}" for number in range(1, count + 1)]
+
+    def addresses(self, process: str) -> list[str]:
+        """List their gRPC targets, in the same order: as set, with commas between them, else Unix sockets of this instance.
+
+        Raises SettingsError when another number of them is set.
+        """
+        names = self.replicas(process)
+        given = [address.strip() for address in str(getattr(self, process).address).split(",") if address.strip()]
+        if given and len(given) != len(names):
+            raise SettingsError(f"{process}.address names {len(given)} where there are {len(names)}")
+        return given or [f"unix:{self.run_dir / name}.sock" for name in names]
+
     def address(self, process: str) -> str:
-        """Tell the gRPC target of gateway, files, batches, scheduler or engine: as set, else a Unix socket of this instance."""
-        return str(getattr(self, process).address) or f"unix:{self.run_dir / process}.sock"
+        """Tell the gRPC target of a process; of several, this one's."""
+        names = self.replicas(process)
+        own = self.scheduler.replica
+        return self.addresses(process)[names.index(own) if own in names else 0]
 
 
 def load(*, file: Path | None = None, env: Mapping[str, str] | None = None, sets: Iterable[str] = ()) -> Settings:

@@ -18,13 +18,13 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import httpx
 import msgspec
 
-from haywain import crash, demo_model, lockfile, orphans, settings
+from haywain import crash, demo_model, lockfile, orphans, replicas, settings
 from haywain.drain import ADMIN_SOCKET, drain
 from haywain.errors import SettingsError
 from haywain.settings import Settings
@@ -32,6 +32,7 @@ from haywain.settings import Settings
 __all__ = ["command"]
 
 START_ORDER = ("files", "batches", "scheduler", "engine", "gateway", "envoy")
+"""Kinds of processes; of some there are several."""
 STOP_ORDER = ("envoy", "gateway", "batches", "scheduler", "engine", "files")
 STOP_SECONDS = 10.0
 DATA_FORMAT = 1
@@ -43,6 +44,7 @@ _STARTS_BEFORE_READY = 5
 
 def command(chosen: Settings) -> int:
     """Run the mesh until SIGINT or SIGTERM. Raises SettingsError, before anything is started, when it can't run."""
+    replicas.check(chosen)
     with _data_folder(chosen.data):
         chosen = _with_model(chosen)
         _check_port(chosen)
@@ -138,7 +140,7 @@ class _Mesh:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         status = 0
-        watching = [asyncio.create_task(self._watch(name)) for name in START_ORDER]
+        watching = [asyncio.create_task(self._watch(name)) for name in self._names(START_ORDER)]
         watching.append(asyncio.create_task(self._announce()))
         stop = asyncio.create_task(self._stopping.wait())
         pending: set[asyncio.Task[object]] = {*watching, stop}
@@ -175,7 +177,7 @@ class _Mesh:
         environment = os.environ | {orphans.PARENT_VARIABLE: str(os.getpid()), "GRPC_ENABLE_FORK_SUPPORT": "0"}
         with (self._settings.data / "logs" / f"{name}.log").open("ab") as logfile:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "haywain", name, "--resolved", str(self._resolved)),
+                *(sys.executable, "-m", "haywain", *_words(name), "--resolved", str(self._resolved)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=logfile,
                 stderr=logfile,
@@ -184,6 +186,9 @@ class _Mesh:
             )
         self._processes[name] = process
         return await process.wait()
+
+    def _names(self, kinds: Iterable[str]) -> list[str]:
+        return [name for kind in kinds for name in (self._settings.replicas(kind) if kind != "envoy" else [kind])]
 
     async def _announce(self) -> None:
         url = f"http://{self._settings.envoy.host}:{self._settings.envoy.port}"
@@ -203,7 +208,7 @@ class _Mesh:
         seconds = self._settings.envoy.drain_seconds
         if not await drain(self._settings.run_dir / ADMIN_SOCKET, seconds):
             _say(f"requests still ran after {seconds:g} s; cutting them off")
-        for name in STOP_ORDER:
+        for name in self._names(STOP_ORDER):
             process = self._processes.get(name)
             if process is not None and process.returncode is None:
                 process.terminate()
@@ -223,6 +228,11 @@ class _Mesh:
         log = self._settings.data / "logs" / f"{name}.log"
         lines = log.read_bytes()[-8192:].decode("utf-8", "replace").splitlines() if log.exists() else []
         return next((line for line in reversed(lines) if line.strip()), f"{name} said nothing")
+
+
+def _words(name: str) -> list[str]:
+    kind, _, number = name.partition("-")
+    return [kind, "--replica", number] if number else [kind]
 
 
 def _how(code: int) -> str:

@@ -131,7 +131,7 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[BatchesServi
         database = await open_database(settings.db.url, Path(__file__).parent / "sql", settings.data / "batches.db")
         stack.push_async_callback(database.close)
         files = Files(await stack.enter_async_context(rpc.channel(settings.address("files"))))
-        scheduler = Scheduler(await stack.enter_async_context(rpc.channel(settings.address("scheduler"))))
+        scheduler = Scheduler(await stack.enter_async_context(rpc.channel(settings.addresses("scheduler"))))
         store = BatchStore(database, clock, OWNER)
         book = ProgressBook()
         intake = Intake(store, scheduler, blobs, chosen, clock)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from google.protobuf import json_format
 
-from haywain import crash, errors, lockfile, log
+from haywain import crash, errors, lockfile, log, replicas
 from haywain.blobs import BlobStore, DirectoryBlobStore, mapped
 from haywain.clock import Clock, SystemClock
 from haywain.db import Database, open_database
@@ -93,10 +93,7 @@ class Scheduler:
     async def open(cls, settings: Settings, clock: Clock | None = None) -> Scheduler:
         """Open the data folder and find its batches again. Raises SettingsError when another scheduler has it."""
         several = settings.scheduler.replicas > 1
-        if several and not settings.db.url:
-            raise errors.SettingsError(
-                f"scheduler.replicas is {settings.scheduler.replicas}: more than one scheduler needs PostgreSQL, set db.url"
-            )
+        replicas.check(settings)
         lock = contextlib.ExitStack()
         with mapped(str(settings.data)):
             settings.data.mkdir(parents=True, exist_ok=True)
