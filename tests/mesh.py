@@ -60,6 +60,14 @@ def jsonl(rows: Iterable[Any]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
+def _is(words: list[str], name: str) -> bool:
+    if name == "envoy":
+        return bool(words) and Path(words[0]).name == "envoy"
+    kind, _, number = name.partition("-")
+    wanted = ["-m", "haywain", kind, *(["--replica", number] if number else ["--resolved"])]
+    return words[1 : 1 + len(wanted)] == wanted
+
+
 class Mesh:
     """One `haywain up`. Use as a context manager; leaving it stops the mesh and removes its data."""
 
@@ -111,7 +119,7 @@ class Mesh:
                 words = child.cmdline()
             except psutil.Error:
                 continue
-            if words[1:4] == ["-m", "haywain", name] or (name == "envoy" and words and Path(words[0]).name == "envoy"):
+            if _is(words, name):
                 return child.pid
         return None
 

@@ -87,10 +87,14 @@ class SegmentLedger:
 
     async def results(self, batch_id: str, batch: Batch | None) -> list[Piece]:
         """Point at what is committed, in the order of the commits."""
-        spans = await self._shared.spans(batch_id)
-        if batch is not None or spans:
+        if spans := await self._shared.spans(batch_id):
             return self._pieces(batch_id, spans)
-        return await asyncio.to_thread(forgotten.results, self._folder, batch_id)
+        try:
+            return await asyncio.to_thread(forgotten.results, self._folder, batch_id)
+        except errors.BatchMissing:
+            if batch is None:
+                raise
+            return []  # nothing is recorded yet
 
     async def seal_turn(self, batch: Batch) -> int:
         """Take the turn when nobody has it any more."""
