@@ -63,6 +63,10 @@ class Begin(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True
     """GBNF that the text must follow; empty: any text"""
     logprobs: int = -1
     """how many alternatives to tell with each token's log-probability; -1: nothing"""
+    shown: list[int] = []
+    """control tokens whose names are part of the text"""
+    mark: bytes = b""
+    """whose first occurrence is told by `Ended.marked`"""
 
 
 class Cancel(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -117,6 +121,8 @@ class Ended(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True
     cached_tokens: int = 0
     """prompt tokens that were in the KV cache already"""
     chances: list[Chance] = []
+    marked: int = -1
+    """tokens up to the end of `Begin.mark`; -1: it didn't occur"""
     vector: bytes = b""
     """the embedding, float32 each, of length 1"""
 
