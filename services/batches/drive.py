@@ -92,6 +92,11 @@ class Driver:
         """Drive a batch that was just made here."""
         self.add(record.batch_id, record.expires_at)
 
+    def waits_for_models(self, batch_id: str) -> bool:
+        """Tell whether nothing but an engine is missing for a batch to be validated."""
+        batch = self._open.get(batch_id)
+        return batch is not None and batch.waits_for_models
+
     def wake(self, batch_id: str) -> None:
         """See what is next for a batch, soon: something happened to it."""
         batch = self._open.get(batch_id)

@@ -109,7 +109,12 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
             with contextlib.suppress(errors.HaywainError):
                 live = {progress.batch_id: progress for progress in await self._scheduler.progress(running)}
                 self.driver.see(live.values())
-        return [batch_message(record, self.driver.book.newest(live.get(record.batch_id), record.batch_id)) for record in records]
+        return [batch_message(record, self._progress(record, live.get(record.batch_id))) for record in records]
+
+    def _progress(self, record: Record, live: scheduler_pb2.Progress | None) -> scheduler_pb2.Progress | None:
+        if record.status is Status.VALIDATING and self.driver.waits_for_models(record.batch_id):
+            return scheduler_pb2.Progress(waiting_reason=scheduler_pb2.Progress.WAITING_REASON_MODEL_NOT_AVAILABLE)
+        return self.driver.book.newest(live, record.batch_id)
 
 
 def _tenant(request: Any) -> str:
@@ -141,7 +146,7 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[BatchesServi
         steps = Steps((store, held_store), intake, Finalizer(store, files, scheduler, own_files, book), book, clock)
         driver = Driver(store, steps, (own_files, scheduler), book, chosen.poll_seconds, clock)
         held = Held(held_store, own_files, clock, driver.created)
-        creator = Creator(settings, clock, (store, intake, own_files), (files, scheduler), held)
+        creator = Creator(settings, clock, (store, intake, own_files, book), (files, scheduler), held)
         yield BatchesServiceServicer(store, driver, (creator, held), scheduler)
 
 
