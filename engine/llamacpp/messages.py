@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 __all__ = [
-    "LENGTH", "Begin", "Cancel", "Chance", "Delta", "Ended", "FromDecoder", "Open", "Ready", "Refused", "Sampling", "ToDecoder",
-    "frame", "from_decoder", "to_decoder",
+    "LENGTH", "Begin", "Cancel", "Chance", "Delta", "Ended", "Figures", "FromDecoder", "Open", "Ready", "Refused", "Sampling",
+    "ToDecoder", "frame", "from_decoder", "to_decoder",
 ]  # fmt: skip
 
 LENGTH: Final = 4
@@ -127,8 +127,21 @@ class Ended(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True
     """the embedding, float32 each, of length 1"""
 
 
+class Figures(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True):
+    """What a decoder counted since it told the last time; comes once a second, and when it has no more to do."""
+
+    running: int
+    """sequences in slots now"""
+    kv_used: int
+    """tokens that the slots hold now"""
+    steps: list[int]
+    """steps by the time they took, as tally.STEP_SECONDS has it"""
+    step_seconds: float
+    """of all of them"""
+
+
 ToDecoder = Open | Begin | Cancel
-FromDecoder = Ready | Refused | Delta | Ended
+FromDecoder = Ready | Refused | Delta | Ended | Figures
 
 _encoder = msgspec.msgpack.Encoder()
 to_decoder: Final = msgspec.msgpack.Decoder(list[ToDecoder])
