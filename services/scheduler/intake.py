@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from haywain import crash, errors, log
 from haywain.blobs import BlobStore
 from haywain.clock import Clock, seconds
 from haywain.engine.v1 import engine_pb2
+from haywain.gather import gathered_on
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from services.scheduler.batch import Batch, Submission, Tally
 from services.scheduler.journal import Journal
@@ -45,6 +47,7 @@ class Intake:
         """By id; those that are sealed too, until they are forgotten."""
         self._known = set[str]()
         """Their ids, and those of batches whose journal is just being read."""
+        self._thread = gathered_on(None, at_once=2)
         self._taken_in = 0
         """Rows since they were last counted: no fewer wait."""
         self.added: Callable[[Batch], None] = lambda batch: None
@@ -134,7 +137,7 @@ class Intake:
             self.batches.pop(batch_id, None)
             self._known.discard(batch_id)
             batch.journal.close()
-            await asyncio.to_thread(_touch, batch.journal.path)
+            await self._thread(partial(_touch, batch.journal.path))
 
     async def sweep(self, older_than: float) -> None:
         """Remove journals of forgotten batches, last changed before a Unix time."""
@@ -156,13 +159,13 @@ class Intake:
         self._known.add(terms.batch_id)
         path, prefix = self._folder / f"{terms.batch_id}.jsonl", row_prefix(terms.batch_id)
         firsts = [shard.first_row for shard in stored.shards]
-        found = await asyncio.to_thread(replay, path, prefix, terms.row_count, stored.end_byte, firsts)
+        found: Replay = await self._thread(partial(replay, path, prefix, terms.row_count, stored.end_byte, firsts))
         if found.end < stored.end_byte or any(shard.state == 2 and not _done(shard, found) for shard in stored.shards):
             _log.error("journal.lost", batch_id=terms.batch_id, committed=stored.end_byte, found=found.end)
             await self._leases.start_over(terms.batch_id)
             shards = [msgspec.structs.replace(shard, state=0) for shard in stored.shards]
             stored = msgspec.structs.replace(stored, shards=shards, tally=Tally(), end_byte=0)
-            found = await asyncio.to_thread(replay, path, prefix, terms.row_count, 0, firsts)
+            found = await self._thread(partial(replay, path, prefix, terms.row_count, 0, firsts))
         tally = stored.tally
         for news in found.tail.values():
             tally.add(news)
