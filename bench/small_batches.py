@@ -155,6 +155,7 @@ async def run(options: argparse.Namespace, folder: Path, mesh_pid: int) -> None:
         await measure(options, stub, 32, await sources(options, 32))  # warm
         source = await sources(options, options.batches)
         large = await beside(options, folder, stub) if options.beside else ""
+        print(f"{options.batches} batches of {options.rows} rows, {options.connections} connections", flush=True)
         family = Family(mesh_pid)
         family.start()
         created, total, ended = await measure(options, stub, options.batches, source)
@@ -163,7 +164,6 @@ async def run(options: argparse.Namespace, folder: Path, mesh_pid: int) -> None:
             batch = await described(stub, large)
             print(f"the large batch was at {batch.counts.completed:,} of {options.beside:,} rows when the last small one ended")
     rate, number = options.batches / total, options.batches
-    print(f"{number} batches of {options.rows} rows, {options.connections} connections{', inline' if options.inline else ''}")
     print(f"created    {created:8.2f} s  {number / created:,.0f} batches/s")
     print(f"completed  {total:8.2f} s  {rate:,.0f} batches/s  {rate * options.rows:,.0f} rows/s")
     waits = sorted(one.completed_time.ToNanoseconds() / 1e9 - one.create_time.ToNanoseconds() / 1e9 for one in ended.values())

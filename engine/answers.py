@@ -65,6 +65,10 @@ class ChatAnswer:
         delta = openai.ChatDelta(reasoning_content=text) if reasoning else openai.ChatDelta(content=text)
         return self._chunk([openai.ChatChunkChoice(index=index, delta=delta, logprobs=logprobs)])
 
+    def call_chunk(self, call: openai.ToolCallDelta, index: int = 0) -> bytes:
+        """Encode a tool call of a choice."""
+        return self._chunk([openai.ChatChunkChoice(index=index, delta=openai.ChatDelta(tool_calls=[call]))])
+
     def final_chunk(self, finish_reason: str, index: int = 0) -> bytes:
         """Encode a choice's last chunk."""
         return self._chunk([openai.ChatChunkChoice(index=index, delta=openai.ChatDelta(), finish_reason=finish_reason)])

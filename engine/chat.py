@@ -11,7 +11,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from engine import invalid
+from engine import tools as calling
 from engine.sampling import FORMATS, Count, Sampling
+from engine.tools import NamedChoice, Tool
 from haywain.openai import CHAT_FIELDS, asks_for_nothing
 
 __all__ = ["ChatRequest", "Message", "TextPart", "parse_chat"]
@@ -20,6 +22,9 @@ _ALLOWED: Final = {
     "messages.role": ("system", "developer", "user", "assistant", "tool"),
     "messages.content.type": ("text",),
     "response_format.type": FORMATS,
+    "tools.type": ("function",),
+    "tool_choice": calling.CHOICES,
+    "tool_choice.type": ("function",),
 }
 
 
@@ -58,8 +63,20 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False
         for field in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
             value = getattr(self, field)
             if value is not None:
-                message[field] = value
+                message[field] = list(map(_decoded, value)) if field == "tool_calls" else value
         return message
+
+
+def _decoded(call: dict[str, Any]) -> dict[str, Any]:
+    """Copy a tool call with its arguments as an object, which is what templates write out as JSON."""
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = msgspec.json.decode(function["arguments"])
+    except msgspec.DecodeError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 
 
 class ChatRequest(Sampling, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -70,6 +87,10 @@ class ChatRequest(Sampling, forbid_unknown_fields=True, kw_only=True, gc=False):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[Tool], msgspec.Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    """false: at most one call"""
 
     @property
     def max_output(self) -> int | None:
@@ -104,4 +125,6 @@ def parse_chat(body: bytes, honoured: frozenset[str] = CHAT_FIELDS) -> ChatReque
     if request.top_logprobs is not None and not request.logprobs:
         raise invalid.invalid_value("top_logprobs", "it is only allowed when 'logprobs' is true")
     request.check()
+    wants_json = request.response_format is not None and request.response_format.type != "text"
+    calling.check(request.tools or [], request.tool_choice, answer_is_json=wants_json)
     return request

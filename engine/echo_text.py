@@ -21,7 +21,9 @@ __all__ = [
     "CHAT_FIELDS", "COMPLETION_FIELDS", "EMBEDDING_FIELDS", "Outcome", "chat", "completion", "cut", "embedding", "vector", "words",
 ]  # fmt: skip
 
-_REFUSED: Final = {"logprobs", "top_logprobs", "logit_bias", "response_format", "chat_template_kwargs", "echo"}
+_REFUSED: Final = openai.TOOL_FIELDS | {
+    "logprobs", "top_logprobs", "logit_bias", "response_format", "chat_template_kwargs", "echo",
+}  # fmt: skip
 CHAT_FIELDS: Final = openai.CHAT_FIELDS - _REFUSED
 COMPLETION_FIELDS: Final = openai.COMPLETION_FIELDS - _REFUSED
 EMBEDDING_FIELDS: Final = openai.EMBEDDING_FIELDS

@@ -104,15 +104,32 @@ class ChatTemplate:
         # Looks ahead, so that overlapping ones are all found.
         self._anywhere = re.compile(f"(?=(?:{'|'.join(texts)}))") if texts else None
 
-    def tokens(self, messages: list[dict[str, Any]], variables: Mapping[str, Any] | None = None) -> list[int]:
+    def shows_tools(self) -> bool:
+        """Tell whether the template tells the model of its tools."""
+        name = "haywain_probe"
+        function = {"name": name, "description": "", "parameters": {"type": "object", "properties": {}}}
+        tools = [{"type": "function", "function": function}]
+        try:
+            return name in self._render([{"role": "user", "content": "hello"}], {"tools": tools})
+        except InvalidRequest:
+            return False
+
+    def tokens(
+        self,
+        messages: list[dict[str, Any]],
+        variables: Mapping[str, Any] | None = None,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> list[int]:
         """Make the prompt of a conversation, up to where the assistant speaks.
 
-        `variables` (chat_template_kwargs) are seen by the template. Raises InvalidRequest when it refuses the messages.
+        `variables` (chat_template_kwargs) and `tools` are seen by the template. Raises InvalidRequest when it refuses the messages.
         """
         variables = dict(variables or {})
         reserved = sorted(_RESERVED & variables.keys())
         if reserved:
             raise InvalidRequest(f"chat_template_kwargs can't set '{reserved[0]}'.", param=f"chat_template_kwargs.{reserved[0]}")
+        if tools:
+            variables["tools"] = tools
         if not self._forged((messages, variables)):
             return self._begun(self._vocabulary.tokenise(self._render(messages, variables), special=True))
         mark = self._mark((messages, variables))

@@ -11,7 +11,12 @@ from haywain.settings import EngineSettings
 
 __all__ = ["BACKENDS", "create"]
 
-BACKENDS: Final = {"echo": "engine.echo", "llamacpp": "engine.llamacpp.backend", "upstream": "engine.upstream.backend"}
+BACKENDS: Final = {
+    "echo": "engine.echo",
+    "llamacpp": "engine.llamacpp.backend",
+    "triton": "engine.triton.backend",
+    "upstream": "engine.upstream.backend",
+}
 """name: module, which has `create(settings: EngineSettings) -> Backend`"""
 
 

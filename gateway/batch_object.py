@@ -182,7 +182,7 @@ def _usage(batch: batches_pb2.Batch) -> Usage | None:
 
 
 def _progress(batch: batches_pb2.Batch) -> ProgressObject | None:
-    if not batch.HasField("progress"):
+    if not batch.HasField("progress") or batch.status == batches_pb2.Batch.STATUS_VALIDATING:
         return None
     now = batch.progress
     left = now.queued + now.running

@@ -104,6 +104,35 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     json_schema: JsonSchema | None = None
 
 
+class Function(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A function that the model may ask for; `parameters` is a JSON schema."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A tool that the model may ask for."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which function."""
+
+    name: str
+
+
+class NamedChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The function that must be asked for."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How to stream; only with `stream`."""
 
@@ -165,6 +194,9 @@ class ChatRequest(Generation, kw_only=True, forbid_unknown_fields=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):

@@ -23,7 +23,8 @@ __all__ = ["FileObject", "Files"]
 
 MAX_PAGE = 10_000
 MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3_600, 2_592_000
-_FIELDS = frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"})
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+_FIELDS = frozenset({"purpose", _ANCHOR, _SECONDS})
 _Header = files_pb2.UploadFileRequest.Header
 _End = files_pb2.UploadFileRequest.End
 
@@ -177,8 +178,9 @@ async def _requests(
             size += len(data)
             yield files_pb2.UploadFileRequest(data=data)
     final = _header(form, request_id)
-    if not final.purpose:
-        raise errors.InvalidRequest("Missing required parameter: 'purpose'.", code="missing_required_parameter", param="purpose")
+    missing = "purpose" if not final.purpose else _SECONDS if _ANCHOR in form.fields and not final.expires_after_seconds else ""
+    if missing:
+        raise errors.InvalidRequest(f"Missing required parameter: '{missing}'.", code="missing_required_parameter", param=missing)
     if not size:
         yield files_pb2.UploadFileRequest(header=final)
     end = _End(size_bytes=size, purpose=final.purpose, expires_after_seconds=final.expires_after_seconds)
@@ -187,10 +189,10 @@ async def _requests(
 
 def _header(form: Form, request_id: str) -> _Header:
     """Make the header of what is known so far. Raises InvalidRequest for what is wrong already."""
-    anchor, seconds = form.fields.get("expires_after[anchor]"), form.fields.get("expires_after[seconds]")
+    anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
     if anchor is not None:
-        one_of("expires_after[anchor]", anchor, ("created_at",))
-    expiry = integer("expires_after[seconds]", seconds, MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS) if seconds is not None else 0
+        one_of(_ANCHOR, anchor, ("created_at",))
+    expiry = integer(_SECONDS, seconds, MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS) if seconds is not None else 0
     if form.fields.get("purpose") == "":
         raise errors.InvalidRequest("Invalid 'purpose': it must not be empty.", param="purpose")
     purpose = form.fields.get("purpose", "")

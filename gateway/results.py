@@ -1,8 +1,9 @@
 """/v1/batches/{id}/results: the result lines there are so far, in an order that stays the same past the end of the batch.
 
-    while it runs       the rows that have ended, in the order in which they ended
+    while it runs       the lines that validation rejected, then the rows that have ended, in the order in which they ended
     once it has ended   the same lines under the same numbers, then those of the rows that never ran, in input order
-    a day later         (scheduler.incremental_retention_seconds) the lines of the output file, then those of the error file
+    a day later         (scheduler.incremental_retention_seconds) the lines that were rejected, those of the output file, and the
+                        others of the error file
 
 So a client that asks with `after_line` for what it hasn't seen gets every line once, and knows by the absence of `X-Incomplete`
 that there is no more. `X-Results-Order` says which order an answer has: `completion` or `files`.
@@ -11,7 +12,7 @@ that there is no more. `X-Results-Order` says which order an answer has: `comple
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Container, Sequence
 
 from google.api import httpbody_pb2
 
@@ -51,11 +52,18 @@ class Results:
         file_ids = [file_id for file_id in (batch.output_file_id, batch.error_file_id) if file_id] if ended else []
         for file_id in file_ids:
             await self._check_alive(file_id)
-        async with contextlib.aclosing(self._journal(batch_id, after)) as journal:
+        rejected = batch.rejected_count
+        async with contextlib.aclosing(self._journal(batch_id, max(after - rejected, 0))) as journal:
             first = await _first(journal)
             order = "files" if first is None and file_ids else "completion"
-            await context.send_initial_metadata((("x-results-order", order), *(() if ended else (("x-incomplete", "true"),))))
-            yield httpbody_pb2.HttpBody(content_type=CONTENT_TYPE, data=first.data if first else b"")
+            async with contextlib.aclosing(self._rejected(batch, after)) as pieces:
+                data = await anext(pieces, b"")
+                await context.send_initial_metadata((("x-results-order", order), *(() if ended else (("x-incomplete", "true"),))))
+                yield httpbody_pb2.HttpBody(content_type=CONTENT_TYPE, data=data)
+                async for data in pieces:
+                    yield httpbody_pb2.HttpBody(data=data)
+            if first and first.data:
+                yield httpbody_pb2.HttpBody(data=first.data)
             count = first.line if first else 0
             unanswered = _unanswered(first.data if first else b"")
             async for piece in journal:
@@ -63,11 +71,11 @@ class Results:
                 unanswered |= _unanswered(piece.data)
                 yield httpbody_pb2.HttpBody(data=piece.data)
         if first is None:
-            groups = self._lines(file_ids)
-        elif file_ids and batch.error_file_id and count < batch.counts.total:
-            if after:
-                unanswered |= await self._unanswered_until(batch_id, after)
-            groups = _unrun(self._lines([batch.error_file_id]), unanswered)
+            count, groups = rejected, _select(self._lines(file_ids), lambda line: not _is_rejected(line))
+        elif file_ids and batch.error_file_id and (count := count + rejected) < batch.counts.total:
+            if after > rejected:
+                unanswered |= await self._unanswered_until(batch_id, after - rejected)
+            groups = _select(self._lines([batch.error_file_id]), lambda line: _is_unrun(line, unanswered))
         else:
             return
         async with contextlib.aclosing(groups):
@@ -78,6 +86,24 @@ class Results:
         request = batches_pb2.GetBatchRequest(batch_id=batch_id, tenant=TENANT)
         answer: batches_pb2.GetBatchResponse = await self._peers.batches.ask(self._peers.batches.stub.GetBatch, request)
         return answer.batch
+
+    async def _rejected(self, batch: batches_pb2.Batch, after: int) -> AsyncGenerator[bytes, None]:
+        """Read the lines that validation rejected: from batches, and out of the error file once there is one."""
+        if after >= batch.rejected_count:
+            return
+        if batch.status in _LIVE:
+            request = batches_pb2.ReadRejectedRequest(batch_id=batch.batch_id, tenant=TENANT, after_line=after)
+            reading = rpc.stream(self._peers.batches.stub.ReadRejected, request, tenant=TENANT)
+            try:
+                async with contextlib.aclosing(reading):
+                    async for message in reading:
+                        yield message.data
+                    return
+            except errors.FileGone:  # it has ended just now
+                batch = await self._batch(batch.batch_id)
+        async with contextlib.aclosing(_behind(_select(self._lines([batch.error_file_id]), _is_rejected), after)) as groups:
+            async for data in groups:
+                yield data
 
     async def _check_alive(self, file_id: str) -> None:
         request = files_pb2.GetFileRequest(file_id=file_id, tenant=TENANT)
@@ -116,11 +142,20 @@ def _unanswered(data: bytes) -> set[bytes]:
     return {_id(line) for line in data.splitlines() if _NO_RESPONSE in line}
 
 
-async def _unrun(groups: AsyncGenerator[list[bytes], None], journaled: set[bytes]) -> AsyncGenerator[list[bytes], None]:
-    """Leave the lines of rows that never ran: without an answer, and not in the journal (a row that timed out is)."""
+async def _select(groups: AsyncGenerator[list[bytes], None], wanted: Callable[[bytes], bool]) -> AsyncGenerator[list[bytes], None]:
     async with contextlib.aclosing(groups):
         async for lines in groups:
-            yield [line for line in lines if _NO_RESPONSE in line and _id(line) not in journaled]
+            yield [line for line in lines if wanted(line)]
+
+
+def _is_unrun(line: bytes, journaled: Container[bytes]) -> bool:
+    """Tell the lines of rows that never ran: without an answer, and not in the journal (a row that timed out is)."""
+    return _NO_RESPONSE in line and not _is_rejected(line) and _id(line) not in journaled
+
+
+def _is_rejected(line: bytes) -> bool:
+    """Tell by the last eight digits of its id: no row has so high a number."""
+    return _id(line)[-9:-8] in (b"8", b"9", b"a", b"b", b"c", b"d", b"e", b"f")
 
 
 def _id(line: bytes) -> bytes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["EchoSettings", "EngineSettings", "LlamaCppSettings", "Section", "UpstreamSettings"]
+__all__ = [
+    "EchoSettings", "EngineSettings", "LlamaCppSettings", "Section", "TritonContractSettings", "TritonSettings", "UpstreamSettings",
+]  # fmt: skip
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,6 +57,8 @@ class LlamaCppSettings(Section, frozen=True):
     """a row's text doesn't depend on what runs beside it; slower"""
     pooling: str = "auto"
     """what makes a vector of a text: auto (as the model's file says), mean, cls, last; none: the model generates"""
+    reasoning: str = "auto"
+    """answers may begin with reasoning in <think> tags, which is told apart: auto (as the model's template shows), on, off"""
 
 
 class UpstreamSettings(Section, frozen=True):
@@ -84,13 +88,77 @@ class UpstreamSettings(Section, frozen=True):
     """how long a start waits for it"""
 
 
+class TritonContractSettings(Section, frozen=True):
+    """`[engine.triton.contract]`: names of a model's tensors by what they carry; all empty: found from the model's own"""
+
+    prompt: str = ""
+    text: str = ""
+    """the output with the answer"""
+    embedding: str = ""
+    """or the output with a vector"""
+    max_tokens: str = ""
+    temperature: str = ""
+    top_p: str = ""
+    top_k: str = ""
+    min_p: str = ""
+    seed: str = ""
+    stop: str = ""
+    presence_penalty: str = ""
+    frequency_penalty: str = ""
+    repeat_penalty: str = ""
+    parameters: str = ""
+    """an input that takes these as JSON, by vLLM's names"""
+    stream: str = ""
+    """an input that asks for the answer token by token"""
+    finish_reason: str = ""
+    input_tokens: str = ""
+    output_tokens: str = ""
+    constants: dict[str, str] = {}
+    """other inputs, which have the same value in every request"""
+
+
+class TritonSettings(Section, frozen=True):
+    """`[engine.triton]`"""
+
+    url: str = "127.0.0.1:8001"
+    """host:port of the server's gRPC"""
+    model: str = ""
+    """its name in Triton; empty: the only one there that fits a contract"""
+    version: str = ""
+    """empty: the newest that is served"""
+    served_as: str = ""
+    """id that requests name; empty: the name in Triton"""
+    slots: int = 0
+    """requests that are in Triton at the same time; 0: by the model's configuration, 64 where that doesn't say"""
+    template: str = ""
+    """chat template: a Jinja file, a tokenizer_config.json, or a folder with one of them; empty: no chats"""
+    template_bos: bool = True
+    """render the template's beginning-of-text token; off where the model's tokenizer adds it by itself"""
+    max_tokens: int = 1_024
+    """tokens of a chat's answer when the request doesn't say"""
+    context_length: int = 0
+    """shown to clients; 0: unknown"""
+    request_seconds: float = 600.0
+    """a request that isn't answered is stopped and tried again after so long"""
+    hold_seconds: float = 30.0
+    """while Triton is away or full, how long a row waits here before it goes back, to another engine if there is one"""
+    tls: bool = False
+    tls_ca_file: str = ""
+    """certificates (PEM) to trust instead of the system's"""
+    tls_cert_file: str = ""
+    """this client's own certificate and key, where the server asks for them"""
+    tls_key_file: str = ""
+    contract: TritonContractSettings = TritonContractSettings()
+
+
 class EngineSettings(Section, frozen=True):
     """`[engine]`"""
 
     address: str = ""
     id: str = "engine-0"
     backend: str = "llamacpp"
-    """llamacpp, upstream, echo"""
+    """llamacpp, triton, upstream, echo"""
     echo: EchoSettings = EchoSettings()
     llamacpp: LlamaCppSettings = LlamaCppSettings()
+    triton: TritonSettings = TritonSettings()
     upstream: UpstreamSettings = UpstreamSettings()

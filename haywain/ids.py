@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
 __all__ = ["new"]
 
+_RANDOM_DIGITS = 16
 _last_ms = 0
 _sequence = 0
+_draws: Iterator[str] = iter(())
+"""Random digits, drawn ahead: each draw from the system lets other threads go first."""
 
 
 def new(prefix: str) -> str:
@@ -21,4 +25,15 @@ def new(prefix: str) -> str:
         _sequence += 1
     else:  # the clock stands or was set back: borrow from the next millisecond
         _last_ms, _sequence = _last_ms + 1, 0
-    return f"{prefix}{_last_ms:012x}{_sequence:04x}{os.urandom(8).hex()}"
+    return f"{prefix}{_last_ms:012x}{_sequence:04x}{_drawn()}"
+
+
+def _drawn() -> str:
+    global _draws  # noqa: PLW0603 - whoever finds none left leaves some for the others
+    draw = next(_draws, None)  # no two threads get the same
+    if draw is None:
+        digits = os.urandom(256 * _RANDOM_DIGITS).hex()
+        fresh = iter([digits[at : at + _RANDOM_DIGITS] for at in range(0, len(digits), _RANDOM_DIGITS)])
+        draw = next(fresh)
+        _draws = fresh
+    return draw

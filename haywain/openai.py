@@ -11,9 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 __all__ = [
-    "CHAT_FIELDS", "COMPLETION_FIELDS", "EMBEDDING_FIELDS", "ENDPOINTS", "ChatChoice", "ChatChunk", "ChatChunkChoice",
-    "ChatCompletion", "ChatDelta", "ChatMessage", "CompletionUsage", "Embedding", "EmbeddingList", "EmbeddingUsage", "ErrorBody",
-    "ErrorEnvelope", "OTHER_FIELDS", "TextChoice", "TextCompletion", "ascii_json", "asks_for_nothing", "encode", "error_body",
+    "CHAT_FIELDS", "COMPLETION_FIELDS", "EMBEDDING_FIELDS", "ENDPOINTS", "OTHER_FIELDS", "TOOL_FIELDS", "ChatChoice", "ChatChunk",
+    "ChatChunkChoice", "ChatCompletion", "ChatDelta", "ChatMessage", "CompletionUsage", "Embedding", "EmbeddingList",
+    "EmbeddingUsage", "ErrorBody", "ErrorEnvelope", "FunctionCall", "TextChoice", "TextCompletion", "ToolCall", "ToolCallDelta",
+    "ascii_json", "asks_for_nothing", "encode", "error_body",
 ]  # fmt: skip
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
@@ -23,6 +24,7 @@ CHAT_FIELDS = frozenset(
         "model", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed",
         "presence_penalty", "frequency_penalty", "repeat_penalty", "logit_bias", "logprobs", "top_logprobs", "n",
         "response_format", "chat_template_kwargs", "user", "metadata", "stream", "stream_options", "max_context_length",
+        "tools", "tool_choice", "parallel_tool_calls",
     }
 )  # fmt: skip
 """Body fields of /v1/chat/completions that an engine may honour; `stream` never in a batch.
@@ -30,7 +32,11 @@ CHAT_FIELDS = frozenset(
 `max_context_length`, tokens of prompt and answer together, is not OpenAI's: a batch gives it to all its rows.
 """
 
-COMPLETION_FIELDS = CHAT_FIELDS - {"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"} | {"prompt", "echo"}
+TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
+"""Those of a chat that only models with tools honour."""
+
+_CHAT_ONLY = {"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"} | TOOL_FIELDS
+COMPLETION_FIELDS = CHAT_FIELDS - _CHAT_ONLY | {"prompt", "echo"}
 """The same of /v1/completions."""
 
 EMBEDDING_FIELDS = frozenset({"model", "input", "dimensions", "encoding_format", "user"})
@@ -38,9 +44,9 @@ EMBEDDING_FIELDS = frozenset({"model", "input", "dimensions", "encoding_format",
 
 OTHER_FIELDS = frozenset(
     {
-        "audio", "best_of", "function_call", "functions", "modalities", "moderation", "parallel_tool_calls", "prediction",
+        "audio", "best_of", "function_call", "functions", "modalities", "moderation", "prediction",
         "prompt_cache_key", "prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "suffix",
-        "tool_choice", "tools", "verbosity", "web_search_options",
+        "verbosity", "web_search_options",
     }
 )  # fmt: skip
 """Fields that OpenAI's API has and that no engine honours on any endpoint: unsupported rather than unknown."""
@@ -127,17 +133,42 @@ class CompletionUsage(msgspec.Struct):
         return cls(prompt, completion, prompt + completion, *details)
 
 
+class FunctionCall(msgspec.Struct):
+    """Part of a tool call; `arguments` are JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    """A tool that the model wants called."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class ToolCallDelta(msgspec.Struct, kw_only=True):
+    """A tool call in a chunk, whole; `index` counts the calls of a choice."""
+
+    index: int
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
 class ChatMessage(msgspec.Struct, kw_only=True):
-    """The answer of a choice."""
+    """The answer of a choice; `tool_calls` is absent where there are none."""
 
     role: str = "assistant"
     content: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
-    """One of `n` answers. `finish_reason`: stop, length, content_filter."""
+    """One of `n` answers. `finish_reason`: stop, length, tool_calls, content_filter."""
 
     index: int
     message: ChatMessage
@@ -163,6 +194,7 @@ class ChatDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
     role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):

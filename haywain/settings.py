@@ -17,12 +17,21 @@ from typing import Any
 
 import msgspec
 
-from haywain.engine_settings import EchoSettings, EngineSettings, LlamaCppSettings, Section, UpstreamSettings
+from haywain.engine_settings import (
+    EchoSettings,
+    EngineSettings,
+    LlamaCppSettings,
+    Section,
+    TritonContractSettings,
+    TritonSettings,
+    UpstreamSettings,
+)
 from haywain.errors import SettingsError
 
 __all__ = [
     "BatchesSettings", "DatabaseSettings", "EchoSettings", "EngineSettings", "EnvoySettings", "FilesSettings", "GatewaySettings",
-    "LlamaCppSettings", "LogSettings", "SchedulerSettings", "Settings", "UpstreamSettings", "dump", "load", "masked",
+    "LlamaCppSettings", "LogSettings", "SchedulerSettings", "Settings", "TritonContractSettings", "TritonSettings",
+    "UpstreamSettings", "dump", "load", "masked",
 ]  # fmt: skip
 
 

@@ -35,7 +35,9 @@ class _SqliteTransaction:
         self._statements = statements
 
     def fetch(self, name: str, **parameters: Any) -> list[Row]:
-        return [dict(row) for row in self._connection.execute(self._statements[name], parameters)]
+        cursor = self._connection.execute(self._statements[name], parameters)
+        columns = [column[0] for column in cursor.description or ()]
+        return [dict(zip(columns, row, strict=True)) for row in cursor]
 
     def fetch_one(self, name: str, **parameters: Any) -> Row | None:
         rows = self.fetch(name, **parameters)
@@ -137,7 +139,6 @@ class SqliteDatabase:
             raise errors.SettingsError(f"{self._file.parent}: {error.strerror}") from error
         connection = sqlite3.connect(self._file, isolation_level=None, timeout=10, check_same_thread=False)
         self._connections[executor] = connection
-        connection.row_factory = sqlite3.Row
         for pragma in ("busy_timeout=10000", "journal_mode=wal", "synchronous=full", "foreign_keys=on"):
             connection.execute(f"pragma {pragma}")
         if executor is self._reader:
@@ -158,8 +159,8 @@ class SqliteDatabase:
     def _migrate(self) -> None:
         connection = self._connections[self._writer]
         connection.execute("create table if not exists schema_version (version integer not null)")
-        row = connection.execute("select max(version) as version from schema_version").fetchone()
-        have, know = row["version"] or 0, self._queries.migrations[-1][0]
+        (newest,) = connection.execute("select max(version) from schema_version").fetchone()
+        have, know = newest or 0, self._queries.migrations[-1][0]
         if have > know:
             raise newer_schema(str(self._file), have, know)
         for version, path in self._queries.migrations:

@@ -43,6 +43,7 @@ class BatchScenes(Scene):
         kept, ran = self.recorded(batch_id), self.stage.runs.stat().st_size
         batch = self.mesh.wait(batch_id)
         assert batch["status"] == status
+        self.mesh.ask("GET", "/v1/files")  # what died after the batch's end may still be starting
         _, failed = assert_conserved(self.mesh.client, batch, [row["custom_id"] for row in rows])
         hashes = [hashlib.sha256(json.dumps(row.get("body")).encode()).hexdigest()[:16].encode() for row in rows]
         again = {line[:16] for line in self.stage.runs.read_bytes()[ran:].splitlines()}

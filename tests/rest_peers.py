@@ -29,7 +29,7 @@ def _model(name: str, **more: Any) -> engine_pb2.ModelDescription:
         model=name,
         create_time=timestamp(CREATED),
         owned_by="tests",
-        **{"endpoints": ["/v1/chat/completions"], "fields": sorted(openai.CHAT_FIELDS), **more},
+        **{"endpoints": ["/v1/chat/completions"], "fields": sorted(openai.CHAT_FIELDS - openai.TOOL_FIELDS), **more},
     )
 
 

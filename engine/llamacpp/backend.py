@@ -28,7 +28,7 @@ from engine.llamacpp.embedding_model import POOLING
 from engine.llamacpp.messages import Delta, Ended, Open
 from engine.llamacpp.model import MAX_SLOTS
 from engine.llamacpp.pool import Pool
-from engine.llamacpp.prepare import Prepared, Preparer
+from engine.llamacpp.prepare import REASONING, Prepared, Preparer
 from engine.llamacpp.row import Row
 from engine.llamacpp.twins import Twins
 from engine.llamacpp.vocabulary import Vocabulary
@@ -70,7 +70,9 @@ class LlamaCppBackend:
         self._decoders = settings.workers or _cores()
         self._wanted = _wanted(settings, self._path, self._vocabulary, self._decoders)
         self._transcodes = transcode.wanted(settings.transcode, self._path, self._vocabulary)
-        self._preparer = Preparer(self._vocabulary, self._wanted.context_length, embeds=bool(self._wanted.pooling))
+        self._preparer = Preparer(
+            self._vocabulary, self._wanted.context_length, embeds=bool(self._wanted.pooling), reasoning=settings.reasoning
+        )
         self.slots = self._decoders * self._wanted.slots
         self.lookahead = self.slots
         self._model = settings.model
@@ -219,6 +221,8 @@ def _wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, deco
     if trained and settings.context_length > trained:
         raise SettingsError(f"engine.llamacpp.context_length is {settings.context_length}, but the model's is {trained}")
     context = settings.context_length or min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    if settings.reasoning not in REASONING:
+        raise SettingsError(f"engine.llamacpp.reasoning is {settings.reasoning!r}, expected one of: {', '.join(REASONING)}")
     pooling = _pooling(settings.pooling, vocabulary)
     usual = policy.slots(DEFAULT_SLOTS, vocabulary.kv_bytes_per_token, context, KV_BYTES // decoders)
     slots = settings.slots or (DEFAULT_TEXTS if pooling else usual)

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +24,14 @@ from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import LENGTH, Begin, Cancel, Open, Ready, Refused, ToDecoder, frame, to_decoder
 from engine.llamacpp.model import Model
 from engine.llamacpp.policy import EXACT
+from engine.llamacpp.tally import Tally
 from haywain import orphans
 from haywain.errors import HaywainError
 
 __all__ = ["main"]
 
 _ALIVE_SECONDS: Final = 1.0
+_COUNT_SECONDS: Final = 1.0
 
 Inbox = queue.SimpleQueue[list[ToDecoder] | None]
 
@@ -58,9 +61,10 @@ def _serve(link: socket.socket, inbox: Inbox) -> None:
     with contextlib.closing(model):
         link.sendall(frame([Ready(model.slots, model.context_length)]))
         if isinstance(model, EmbeddingModel):
-            _run(link, inbox, Embedder(model, wanted.batch_tokens, alone=wanted.layout == EXACT))
+            _run(link, inbox, Embedder(model, wanted.batch_tokens, alone=wanted.layout == EXACT), lambda: (0, 0))
         else:
-            _run(link, inbox, Loop(model, wanted.layout))
+            loop = Loop(model, wanted.layout)
+            _run(link, inbox, loop, lambda: (loop.running, sum(map(model.length, range(model.slots)))))
 
 
 def _model(wanted: Open) -> Model | EmbeddingModel:
@@ -70,12 +74,19 @@ def _model(wanted: Open) -> Model | EmbeddingModel:
     return Model(path, slots=slots, context_length=length, batch_tokens=wanted.batch_tokens, threads=wanted.threads)
 
 
-def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder) -> None:
-    told = time.monotonic()
+def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder, usage: Callable[[], tuple[int, int]]) -> None:
+    """Step until the other end closes. `usage` tells the slots in use and the tokens that they all hold."""
+    tally = Tally()
+    told = counted = time.monotonic()
     while (messages := _arrived(inbox, wait=loop.idle)) is not None:
         loop.accept(messages)
+        began = time.monotonic()
         events = loop.step()
         now = time.monotonic()
+        tally.stepped(now - began)
+        if loop.idle or now - counted > _COUNT_SECONDS:
+            events.append(tally.take(*usage()))
+            counted = now
         # An empty frame says that it is alive, though there is nothing to tell.
         if events or now - told > _ALIVE_SECONDS:
             link.sendall(frame(events))

@@ -49,6 +49,7 @@ class _Sequence:
         self.output = 0
         self.text = Text(begin.stops)
         self.sampler = self._sampler(vocabulary)
+        self.marked = -1
         self.chances: list[tuple[int, Chance]] = []
         """not told yet, each with where its token begins in the text"""
         self.since = time.monotonic()
@@ -248,13 +249,22 @@ class Loop:
         if self._vocabulary.ends(token):
             del sequence.chances[-1:]  # it is no part of the text
             self._end(sequence, "stop")
-        elif sequence.text.add(self._vocabulary.piece(token)):
+        elif self._says(sequence, token):
             sequence.chances = [(start, chance) for start, chance in sequence.chances if start < sequence.text.size]
             self._end(sequence, "stop")
         elif sequence.output >= sequence.begin.max_output:
             self._end(sequence, "length")
         elif sequence.begin.stream and (text := sequence.text.take()):
             self._events.append(Delta(sequence.begin.run, text, sequence.told(sequence.text.told)))
+
+    def _says(self, sequence: _Sequence, token: int) -> bool:
+        """Add a token to a text; True when a stop string is complete."""
+        begin = sequence.begin
+        piece = self._vocabulary.written(token) if token in begin.shown else self._vocabulary.piece(token)
+        stopped = sequence.text.add(piece)
+        if begin.mark and sequence.marked < 0 and sequence.text.ends(begin.mark, len(piece)):
+            sequence.marked = sequence.output
+        return stopped
 
     def _end(self, sequence: _Sequence, finish: str) -> None:
         del self._running[sequence.begin.run]
@@ -268,6 +278,7 @@ class Loop:
             run_ms=run_ms,
             cached_tokens=sequence.cached,
             chances=[chance for _, chance in sequence.chances],
+            marked=sequence.marked,
         )
         self._events.append(ended)
 

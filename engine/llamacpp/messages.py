@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 __all__ = [
-    "LENGTH", "Begin", "Cancel", "Chance", "Delta", "Ended", "FromDecoder", "Open", "Ready", "Refused", "Sampling", "ToDecoder",
-    "frame", "from_decoder", "to_decoder",
+    "LENGTH", "Begin", "Cancel", "Chance", "Delta", "Ended", "Figures", "FromDecoder", "Open", "Ready", "Refused", "Sampling",
+    "ToDecoder", "frame", "from_decoder", "to_decoder",
 ]  # fmt: skip
 
 LENGTH: Final = 4
@@ -63,6 +63,10 @@ class Begin(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True
     """GBNF that the text must follow; empty: any text"""
     logprobs: int = -1
     """how many alternatives to tell with each token's log-probability; -1: nothing"""
+    shown: list[int] = []
+    """control tokens whose names are part of the text"""
+    mark: bytes = b""
+    """whose first occurrence is told by `Ended.marked`"""
 
 
 class Cancel(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -117,12 +121,27 @@ class Ended(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True
     cached_tokens: int = 0
     """prompt tokens that were in the KV cache already"""
     chances: list[Chance] = []
+    marked: int = -1
+    """tokens up to the end of `Begin.mark`; -1: it didn't occur"""
     vector: bytes = b""
     """the embedding, float32 each, of length 1"""
 
 
+class Figures(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True):
+    """What a decoder counted since it told the last time; comes once a second, and when it has no more to do."""
+
+    running: int
+    """sequences in slots now"""
+    kv_used: int
+    """tokens that the slots hold now"""
+    steps: list[int]
+    """steps by the time they took, as tally.STEP_SECONDS has it"""
+    step_seconds: float
+    """of all of them"""
+
+
 ToDecoder = Open | Begin | Cancel
-FromDecoder = Ready | Refused | Delta | Ended
+FromDecoder = Ready | Refused | Delta | Ended | Figures
 
 _encoder = msgspec.msgpack.Encoder()
 to_decoder: Final = msgspec.msgpack.Decoder(list[ToDecoder])

@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 
 from engine.llamacpp import policy, weights
-from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, Open, ToDecoder
+from engine.llamacpp.figures import DecoderFigures
+from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, Figures, Open, ToDecoder
 from engine.llamacpp.prefixes import Tokens, common
 from engine.llamacpp.process import DecoderDied, DecoderProcess
 from haywain import log
@@ -79,6 +80,7 @@ class Pool:
         self._waiting: list[tuple[int, int, Begin]] = []
         self._at: dict[int, _Decoder | None] = {}
         self._keeping: list[asyncio.Task[None]] = []
+        self._figures = DecoderFigures(count, wanted.slots, wanted.context_length)
 
     async def start(self, path: str = "") -> None:
         """Start all of them, with the model in another file if `path` is given.
@@ -98,6 +100,7 @@ class Pool:
         if failure is not None:
             await self.close()
             raise failure
+        self._figures.begin()
         for keeping in (self._watch(), *map(self._keep, self._decoders)):
             self._keeping.append(asyncio.create_task(keeping))
             self._keeping[-1].add_done_callback(self._stopped_keeping)
@@ -133,6 +136,7 @@ class Pool:
 
     async def close(self) -> None:
         """Stop all of them."""
+        self._figures.end()
         for keeping in self._keeping:
             keeping.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
@@ -158,6 +162,7 @@ class Pool:
             decoder.recent.append(prompt)
             decoder.outbox.append(begin)
             self._at[begin.run] = decoder
+            self._figures.given(len(prompt))
         self._send()
 
     def _send(self) -> None:
@@ -168,6 +173,7 @@ class Pool:
 
     async def _start(self, decoder: _Decoder) -> None:
         decoder.process = await DecoderProcess.start(self._wanted)
+        self._figures.started(self._decoders.index(decoder), decoder.process.pid)
 
     async def _keep(self, decoder: _Decoder) -> None:
         """Listen to a decoder; when it dies, tell what was lost and start it again, after a pause while it keeps dying."""
@@ -177,6 +183,7 @@ class Pool:
             how = await self._listen(decoder, decoder.process)
             runs, decoder.runs, decoder.process = sorted(decoder.runs), set(), None
             decoder.recent.clear()
+            self._figures.died(self._decoders.index(decoder))
             _log.error("decoder.died", how=how, runs=len(runs))
             for run in runs:
                 del self._at[run]
@@ -193,6 +200,9 @@ class Pool:
                     if isinstance(message, Ended):
                         decoder.runs.discard(message.run)
                         del self._at[message.run]
+                        self._figures.ended(message)
+                    elif isinstance(message, Figures):
+                        self._figures.told(self._decoders.index(decoder), message)
                     if isinstance(message, Delta | Ended):
                         self._listener.told(message)
                 self._place()

@@ -13,17 +13,20 @@ import numpy as np
 from engine import invalid
 from engine.chat import ChatRequest, parse_chat
 from engine.completion import CompletionRequest, EmbeddingRequest, Input, parse_completion, parse_embedding
-from engine.llamacpp import policy, schema
+from engine.llamacpp import calls, policy, schema
+from engine.llamacpp.chat_reply import ChatReply
 from engine.llamacpp.grammar import BadGrammarError, Grammar
 from engine.llamacpp.messages import Sampling
-from engine.llamacpp.reply import ChatReply, EmbeddingReply, Reply, TextReply
+from engine.llamacpp.reply import EmbeddingReply, Reply, TextReply
 from engine.llamacpp.vocabulary import Vocabulary
 from engine.prompt import ChatTemplate
+from engine.speech import THINK, THOUGHT, Manner, dialect_of
+from engine.tools import NamedChoice
 from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import InvalidRequest
 
-__all__ = ["CHAT", "COMPLETIONS", "EMBEDDINGS", "Prepared", "Preparer", "Prompt"]
+__all__ = ["CHAT", "COMPLETIONS", "EMBEDDINGS", "REASONING", "Prepared", "Preparer", "Prompt"]
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
@@ -32,6 +35,9 @@ _FIELDS: Final = {CHAT: openai.CHAT_FIELDS, COMPLETIONS: openai.COMPLETION_FIELD
 _COMPLETION_TOKENS: Final = 16
 """what /v1/completions generates when a request doesn't say, as the public API does"""
 _SEEDS: Final = 2**63
+_TAIL: Final = 16
+"""tokens at the end of a prompt that may open the reasoning"""
+REASONING: Final = ("auto", "on", "off")
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -60,17 +66,26 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int
     """alternatives to tell with each token; -1: no log-probabilities"""
     include_usage: bool
+    shown: list[int] = []
+    """control tokens that are part of the text"""
+    mark: bytes = b""
+    """what ends the reasoning"""
 
 
 class Preparer:
     """Prepares requests for one model. Not for two threads at a time."""
 
-    def __init__(self, vocabulary: Vocabulary, context_length: int, *, embeds: bool = False) -> None:
+    def __init__(self, vocabulary: Vocabulary, context_length: int, *, embeds: bool = False, reasoning: str = "auto") -> None:
         """Compile the chat template, if the model has one and chats. Raises SettingsError when it can't be compiled."""
         self._vocabulary = vocabulary
         self._context = context_length
         self._embeds = embeds
         self._template = ChatTemplate(vocabulary) if vocabulary.chat_template and not embeds else None
+        shows_tools = self._template is not None and self._template.shows_tools()
+        self._dialect = dialect_of(vocabulary.chat_template) if shows_tools else None
+        self._thinks = reasoning == "on" or (reasoning == "auto" and THOUGHT in vocabulary.chat_template)
+        self._shown = self._named([THINK, THOUGHT] if self._thinks else [])
+        self._calling = self._named([self._dialect.opening, self._dialect.closing] if self._dialect else [])
         self._compiles = functools.lru_cache(maxsize=256)(self._compile)
 
     @property
@@ -83,7 +98,10 @@ class Preparer:
     @property
     def fields(self) -> list[str]:
         """Body fields that are honoured, on any endpoint."""
-        return sorted(frozenset().union(*(_FIELDS[endpoint] for endpoint in self.endpoints)))
+        return sorted(frozenset().union(*(self._honoured(endpoint) for endpoint in self.endpoints)))
+
+    def _honoured(self, endpoint: str) -> frozenset[str]:
+        return _FIELDS[endpoint] - (frozenset() if self._dialect is not None else openai.TOOL_FIELDS)
 
     def prepare(self, sequence: pb.Sequence) -> Prepared:
         """Make it ready. Raises InvalidRequest; code `context_length_exceeded` when a prompt leaves no room for a token."""
@@ -94,14 +112,52 @@ class Preparer:
             return self._embedding(parse_embedding(sequence.request))
         if sequence.endpoint == COMPLETIONS:
             return self._completion(parse_completion(sequence.request))
-        return self._chat(parse_chat(sequence.request))
+        return self._chat(parse_chat(sequence.request, self._honoured(CHAT)))
 
     def _chat(self, request: ChatRequest) -> Prepared:
         if self._template is None:  # then it isn't among the endpoints
             raise InvalidRequest(code="unsupported_endpoint", param="model")
-        tokens = self._template.tokens(request.for_template(), request.chat_template_kwargs)
+        given = [] if request.tool_choice == "none" else request.tools or []
+        rendered = [msgspec.to_builtins(tool) for tool in given]
+        for tool in rendered:
+            tool["function"] = {name: value for name, value in tool["function"].items() if value is not None}
+        tokens = self._template.tokens(request.for_template(), request.chat_template_kwargs, rendered)
         prompt = self._prompt(tokens, request, request.max_output)
-        return self._prepared(request, [prompt], (request.top_logprobs or 0) if request.logprobs else -1)
+        manner = Manner(
+            dialect=self._dialect if given else None,
+            names=frozenset(tool.function.name for tool in given),
+            most_calls=1 if request.parallel_tool_calls is False else 0,
+            thinks=self._thinks,
+            opened=self._thinks and self._opens(tokens),
+        )
+        grammar = schema.gbnf(request.response_format)
+        choice = request.tool_choice
+        if manner.dialect is not None and (choice == "required" or isinstance(choice, NamedChoice)):
+            grammar = calls.gbnf(given, choice, manner.dialect, many=manner.most_calls == 0)
+        prepared = self._prepared(request, [prompt], (request.top_logprobs or 0) if request.logprobs else -1)
+        return msgspec.structs.replace(
+            prepared,
+            reply=functools.partial(ChatReply, manner),
+            grammar=self._usable(calls.after_reasoning(grammar) if grammar and manner.opened else grammar),
+            shown=self._shown + (self._calling if given else []),
+            mark=THOUGHT.encode() if self._thinks else b"",
+            stops=prepared.stops
+            + ([manner.dialect.closing.encode()] if manner.dialect and manner.dialect.closing and manner.most_calls else []),
+        )
+
+    def _opens(self, tokens: list[int]) -> bool:
+        """Tell whether a prompt ends with the beginning of the reasoning."""
+        end = b"".join(map(self._vocabulary.written, tokens[-_TAIL:]))
+        return end.rstrip().endswith(THINK.encode())
+
+    def _named(self, texts: list[str]) -> list[int]:
+        """Find the tokens that are these texts."""
+        return [special.token for special in self._vocabulary.specials() if special.text in texts and special.text]
+
+    def _usable(self, grammar: str) -> str:
+        if grammar and (reason := self._compiles(grammar)):
+            raise invalid.invalid_value("response_format", f"the schema's grammar can't be used: {reason}")
+        return grammar
 
     def _completion(self, request: CompletionRequest) -> Prepared:
         if request.echo and request.logprobs is not None:
@@ -168,17 +224,14 @@ class Preparer:
         strange = next((token for token in request.logit_bias or {} if len(token) > 9 or int(token) >= size), None)
         if strange is not None:
             raise invalid.invalid_value("logit_bias", f"token ids are below {size}, but one is {strange[:20]}")
-        grammar = schema.gbnf(request.response_format)
-        if grammar and (reason := self._compiles(grammar)):
-            raise invalid.invalid_value("response_format", f"the schema's grammar can't be used: {reason}")
         samplings, seed = _samplings(request)
         return Prepared(
-            reply=ChatReply if isinstance(request, ChatRequest) else TextReply,
+            reply=TextReply,
             prompts=prompts,
             stops=[stop.encode() for stop in request.stops],
             samplings=samplings,
             seed=seed,
-            grammar=grammar,
+            grammar="" if isinstance(request, ChatRequest) else self._usable(schema.gbnf(request.response_format)),
             logprobs=logprobs,
             include_usage=request.include_usage,
         )

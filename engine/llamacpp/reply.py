@@ -1,4 +1,7 @@
-"""An answer in the shape of its endpoint: chat or text, whole or in chunks, with log-probabilities where wanted; or vectors."""
+"""An answer in the shape of its endpoint: text, whole or in chunks, with log-probabilities where wanted; or vectors.
+
+A chat's is made in chat_reply.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from engine import answers
 from engine.llamacpp.messages import Chance, Ended
 from haywain import openai
 
-__all__ = ["ChatReply", "Choice", "EmbeddingReply", "Reply", "TextReply"]
+__all__ = ["Choice", "EmbeddingReply", "Reply", "TextReply", "shown"]
 
 
 class Choice:
@@ -45,54 +48,20 @@ class Reply(Protocol):
     def opening(self, index: int, choice: Choice) -> bytes:
         """Encode a choice's first chunk, empty for none."""
 
-    def piece(self, index: int, choice: Choice, text: str, chances: Sequence[Chance]) -> bytes:
+    def piece(self, index: int, choice: Choice, text: str, chances: Sequence[Chance]) -> list[bytes]:
         """Encode more of a choice."""
 
-    def closing(self, index: int, choice: Choice) -> bytes:
-        """Encode a choice's last chunk."""
+    def closing(self, index: int, choice: Choice) -> list[bytes]:
+        """Encode a choice's last chunks."""
 
     def usage(self, usage: openai.CompletionUsage) -> bytes:
         """Encode the last chunk."""
 
-    def whole(self, choices: Sequence[Choice], usage: openai.CompletionUsage) -> bytes:
-        """Encode all of it."""
-
-
-class ChatReply:
-    """An answer of /v1/chat/completions."""
-
-    def __init__(self, model: str, fingerprint: str) -> None:
-        """`model` as the caller named it."""
-        self._answer = answers.ChatAnswer(model, fingerprint=fingerprint)
-
-    def opening(self, index: int, choice: Choice) -> bytes:
-        """Encode a choice's first chunk, empty for none."""
-        return self._answer.role_chunk(index)
-
-    def piece(self, index: int, choice: Choice, text: str, chances: Sequence[Chance]) -> bytes:
-        """Encode more of a choice."""
-        return self._answer.content_chunk(text, index, logprobs=_chat_chances(chances) if choice.wants_chances else None)
-
-    def closing(self, index: int, choice: Choice) -> bytes:
-        """Encode a choice's last chunk."""
-        return self._answer.final_chunk(choice.finish, index)
-
-    def usage(self, usage: openai.CompletionUsage) -> bytes:
-        """Encode the last chunk."""
-        return self._answer.usage_chunk(usage)
+    def reasoning_tokens(self, choice: Choice) -> int:
+        """Count the tokens of a choice that were reasoning."""
 
     def whole(self, choices: Sequence[Choice], usage: openai.CompletionUsage) -> bytes:
         """Encode all of it."""
-        made = [
-            openai.ChatChoice(
-                index=index,
-                message=openai.ChatMessage(content=choice.text),
-                finish_reason=choice.finish,
-                logprobs=_chat_chances(choice.chances) if choice.wants_chances else None,
-            )
-            for index, choice in enumerate(choices)
-        ]
-        return self._answer.whole(made, usage)
 
 
 class TextReply:
@@ -106,17 +75,21 @@ class TextReply:
         """Encode the echo of a prompt, empty for none."""
         return self._answer.chunk(choice.echo, index) if choice.echo else b""
 
-    def piece(self, index: int, choice: Choice, text: str, chances: Sequence[Chance]) -> bytes:
+    def piece(self, index: int, choice: Choice, text: str, chances: Sequence[Chance]) -> list[bytes]:
         """Encode more of a choice."""
         told = None
         if choice.wants_chances:
             told = _text_chances(chances, choice.characters)
-            choice.characters += sum(len(_shown(chance.piece)) for chance in chances)
-        return self._answer.chunk(text, index, logprobs=told)
+            choice.characters += sum(len(shown(chance.piece)) for chance in chances)
+        return [self._answer.chunk(text, index, logprobs=told)]
 
-    def closing(self, index: int, choice: Choice) -> bytes:
+    def closing(self, index: int, choice: Choice) -> list[bytes]:
         """Encode a choice's last chunk."""
-        return self._answer.chunk("", index, finish_reason=choice.finish)
+        return [self._answer.chunk("", index, finish_reason=choice.finish)]
+
+    def reasoning_tokens(self, choice: Choice) -> int:
+        """Count none: a text is what it is."""
+        return 0
 
     def usage(self, usage: openai.CompletionUsage) -> bytes:
         """Encode the last chunk."""
@@ -149,13 +122,17 @@ class EmbeddingReply:
         """Encode nothing."""
         return b""
 
-    def piece(self, index: int, choice: Choice, text: str, chances: Sequence[Chance]) -> bytes:
+    def piece(self, index: int, choice: Choice, text: str, chances: Sequence[Chance]) -> list[bytes]:
         """Encode nothing."""
-        return b""
+        return []
 
-    def closing(self, index: int, choice: Choice) -> bytes:
+    def closing(self, index: int, choice: Choice) -> list[bytes]:
         """Encode nothing."""
-        return b""
+        return []
+
+    def reasoning_tokens(self, choice: Choice) -> int:
+        """Count none."""
+        return 0
 
     def usage(self, usage: openai.CompletionUsage) -> bytes:
         """Encode nothing."""
@@ -183,24 +160,9 @@ class EmbeddingReply:
         return numbers
 
 
-def _chat_chances(chances: Sequence[Chance]) -> dict[str, Any]:
-    content = [
-        {
-            **_token(chance.piece, chance.logprob),
-            "top_logprobs": [_token(piece, logprob) for piece, logprob in chance.top],
-        }
-        for chance in chances
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _token(piece: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": _shown(piece), "logprob": logprob, "bytes": list(piece)}
-
-
 def _text_chances(chances: Sequence[Chance], start: int) -> dict[str, Any]:
     """Give the four lists of the older shape; offsets are in characters of the text."""
-    tokens = [_shown(chance.piece) for chance in chances]
+    tokens = [shown(chance.piece) for chance in chances]
     offsets = []
     for token in tokens:
         offsets.append(start)
@@ -208,10 +170,11 @@ def _text_chances(chances: Sequence[Chance], start: int) -> dict[str, Any]:
     return {
         "tokens": tokens,
         "token_logprobs": [chance.logprob for chance in chances],
-        "top_logprobs": [{_shown(piece): logprob for piece, logprob in reversed(chance.top)} for chance in chances],
+        "top_logprobs": [{shown(piece): logprob for piece, logprob in reversed(chance.top)} for chance in chances],
         "text_offset": offsets,
     }
 
 
-def _shown(piece: bytes) -> str:
+def shown(piece: bytes) -> str:
+    """Write a token's bytes as text."""
     return piece.decode("utf-8", "replace")

@@ -17,7 +17,7 @@ __all__ = ["Row"]
 
 _DEFECTS = {
     "error": "The model's logits were not finite numbers.",
-    "stuck": "No token of the model's vocabulary fits the response_format's grammar here.",
+    "stuck": "No token of the model's vocabulary fits the grammar of the response_format or the tools here.",
 }
 
 
@@ -60,6 +60,8 @@ class Row:
                 stream=self._stream,
                 grammar=prepared.grammar,
                 logprobs=prepared.logprobs,
+                shown=prepared.shown,
+                mark=prepared.mark,
             )
             for run, (prompt, sampling) in zip(self.runs, pairs, strict=True)
         ]
@@ -70,7 +72,11 @@ class Row:
         choice = self._choices[index]
         choice.texts.append(event.text)
         choice.chances += event.chances
-        self._emit.delta(self.sequence_id, self._reply.piece(index, choice, event.text, event.chances))
+        self._say(self._reply.piece(index, choice, event.text, event.chances))
+
+    def _say(self, chunks: list[bytes]) -> None:
+        for chunk in chunks:
+            self._emit.delta(self.sequence_id, chunk)
 
     def ended(self, event: Ended) -> bool:
         """Take the end of a run; True when it was the last and the request is answered."""
@@ -81,8 +87,8 @@ class Row:
         choice.chances += event.chances
         if self._stream and event.finish in {"stop", "length"}:
             if event.text or event.chances:
-                self._emit.delta(self.sequence_id, self._reply.piece(index, choice, event.text, event.chances))
-            self._emit.delta(self.sequence_id, self._reply.closing(index, choice))
+                self._say(self._reply.piece(index, choice, event.text, event.chances))
+            self._say(self._reply.closing(index, choice))
         self._open -= 1
         if self._open:
             return False
@@ -108,7 +114,7 @@ class Row:
         if defects := sorted(finishes & _DEFECTS.keys()):
             self._emit.result(answers.engine_error(self.sequence_id, _DEFECTS[defects[0]]))
             return
-        usage = _usage(prepared, ends)
+        usage = _usage(prepared, ends, sum(self._reply.reasoning_tokens(choice) for choice in self._choices))
         if self._stream and prepared.include_usage:
             self._emit.delta(self.sequence_id, self._reply.usage(usage))
         run_ms = max(end.run_ms for end in ends)
@@ -120,9 +126,9 @@ class Row:
         self._emit.result(result)
 
 
-def _usage(prepared: Prepared, ends: list[Ended]) -> openai.CompletionUsage:
+def _usage(prepared: Prepared, ends: list[Ended], reasoning: int) -> openai.CompletionUsage:
     """Count: a prompt once for all its choices, and of it as cached what no choice had to evaluate."""
     many = len(prepared.samplings)
     prompts = sum(prompt.count for prompt in prepared.prompts)
     cached = sum(min(end.cached_tokens for end in ends[start : start + many]) for start in range(0, len(ends), many))
-    return openai.CompletionUsage.of(prompts, sum(end.output_tokens for end in ends), cached)
+    return openai.CompletionUsage.of(prompts, sum(end.output_tokens for end in ends), cached, reasoning)

@@ -44,6 +44,10 @@ class Text:
         del self._bytes[min(found) :]
         return True
 
+    def ends(self, mark: bytes, size: int) -> bool:
+        """Tell whether the last `size` bytes of the text complete a `mark`."""
+        return self._bytes.find(mark, max(0, len(self._bytes) - size - len(mark) + 1)) >= 0
+
     def take(self) -> str:
         """Give what is certain and was not given before: no half characters, nothing that a stop string may begin with."""
         certain = len(self._bytes) - self._suspect()

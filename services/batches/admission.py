@@ -10,19 +10,23 @@ from haywain import errors
 from haywain.db import Transaction
 from services.batches.record import Record
 
-__all__ = ["Admission", "admit"]
+__all__ = ["Admission", "admit", "until_free"]
+
+LEAST_SECONDS, UNKNOWN_SECONDS, MOST_SECONDS = 5.0, 30.0, 300.0
+"""when to try again what the intake had no room for"""
 
 
 class Admission(msgspec.Struct, frozen=True):
     """What must hold for a batch to be taken in, told by its creator just before.
 
     `intake_rows` is the scheduler's, None when it is away. What waits is counted in SQL in any case, which may be a poll behind
-    with what has ended, and so never too low; the scheduler's number may be higher when it has work of others. `void` are the
-    request ids whose creation must not happen (held.py).
+    with what has ended, and so never too low; the scheduler's number may be higher when it has work of others. `rows_per_second`
+    is how quickly rows leave. `void` are the request ids whose creation must not happen (held.py).
     """
 
     intake_capacity: int
     intake_rows: int | None
+    rows_per_second: float
     one_active_per_file: bool
     void: Container[str] = ()
 
@@ -39,9 +43,17 @@ def admit(tx: Transaction, record: Record, admission: Admission) -> None:
     waiting = int((tx.fetch_one("rows_left") or {})["rows_left"])
     if admission.intake_rows is not None:
         waiting = max(waiting, admission.intake_rows + int((tx.fetch_one("rows_validating") or {})["line_count"]))
-    if record.rows_left and waiting + record.line_count > admission.intake_capacity:
+    over = waiting + record.line_count - admission.intake_capacity
+    if record.rows_left and over > 0:
         message = (
             f"The intake holds at most {admission.intake_capacity} rows: {waiting} are waiting and this file has "
             f"{record.line_count}. Try again later."
         )
-        raise errors.CapacityExceeded(message, retry_after=10)
+        raise errors.CapacityExceeded(message, retry_after=until_free(over, admission.rows_per_second))
+
+
+def until_free(rows: int, rows_per_second: float) -> float:
+    """Estimate in how many seconds so many rows will have left the intake, within reason; while none leaves, nobody knows."""
+    if rows_per_second <= 0:
+        return UNKNOWN_SECONDS
+    return min(max(rows / rows_per_second, LEAST_SECONDS), MOST_SECONDS)

@@ -37,6 +37,7 @@ from services.batches.intake import Found, Intake, missing_file, reason
 from services.batches.lifecycle import Status
 from services.batches.own_files import OwnFiles
 from services.batches.peers import Files, Scheduler
+from services.batches.progress import ProgressBook
 from services.batches.record import Counts, Fault, Record
 from services.batches.store import Answer, BatchStore, Key
 from services.batches.validator import ValidatorDied
@@ -57,14 +58,14 @@ class Creator:
         self,
         settings: Settings,
         clock: Clock,
-        parts: tuple[BatchStore, Intake, OwnFiles],
+        parts: tuple[BatchStore, Intake, OwnFiles, ProgressBook],
         peers: tuple[Files, Scheduler],
         held: Held,
     ) -> None:
         """Nothing is kept here but which keys are in use. `held` is told of each new batch."""
         self._settings = settings
         self._clock = clock
-        self._store, self._intake, self._own_files = parts
+        self._store, self._intake, self._own_files, self._book = parts
         self._files, self._scheduler = peers
         self._held = held
         self._running: dict[tuple[str, str], str] = {}
@@ -231,13 +232,14 @@ class Creator:
 
     async def _admission(self, age: float) -> Admission:
         """Ask the scheduler how full it is, unless that was asked within `age` seconds: our own batches are counted in any case."""
-        settings, void, now = self._settings, self._held.void, asyncio.get_running_loop().time()
+        settings, now = self._settings, asyncio.get_running_loop().time()
+        rest = (self._book.rows_per_second(), settings.batches.one_active_per_file, self._held.void)
         try:
             if self._pool is None or now > self._pool_at + age:
                 self._pool, self._pool_at = await self._scheduler.pool(), now
         except errors.HaywainError:
-            return Admission(settings.scheduler.intake_rows, None, settings.batches.one_active_per_file, void)
-        return Admission(self._pool.intake_capacity, self._pool.intake_rows, settings.batches.one_active_per_file, void)
+            return Admission(settings.scheduler.intake_rows, None, *rest)
+        return Admission(self._pool.intake_capacity, self._pool.intake_rows, *rest)
 
 
 def _keys(request: batches_pb2.CreateBatchRequest) -> list[Key]:

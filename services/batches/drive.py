@@ -29,6 +29,8 @@ __all__ = ["Driver"]
 
 MOVERS = 64
 """What so many batches ask of the database and of the peers at the same time goes there together."""
+TOGETHER_SECONDS = 0.1
+"""While many are open, those to which something happens start off together, so often."""
 FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 5.0
 INTENT_SECONDS = 60.0
@@ -75,7 +77,8 @@ class Driver:
         self._poll_seconds = poll_seconds
         self._clock = clock
         self._open: dict[str, _Open] = {}
-        # Neither queue holds a batch twice: their bound is the number of open batches.
+        # Nothing here holds a batch twice: the bound is the number of open batches.
+        self._soon: list[str] = []
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._to_validate: asyncio.Queue[str] = asyncio.Queue()
         self._renewed_at = clock.now()
@@ -92,6 +95,11 @@ class Driver:
         """Drive a batch that was just made here."""
         self.add(record.batch_id, record.expires_at)
 
+    def waits_for_models(self, batch_id: str) -> bool:
+        """Tell whether nothing but an engine is missing for a batch to be validated."""
+        batch = self._open.get(batch_id)
+        return batch is not None and batch.waits_for_models
+
     def wake(self, batch_id: str) -> None:
         """See what is next for a batch, soon: something happened to it."""
         batch = self._open.get(batch_id)
@@ -102,6 +110,14 @@ class Driver:
         elif asyncio.get_running_loop().time() >= batch.not_before:
             batch.busy = True
             batch.waits_for_rows = batch.waits_for_models = False
+            self._soon.append(batch_id)
+            if len(self._soon) == 1:
+                pause = TOGETHER_SECONDS if len(self._open) > MOVERS else 0.0
+                asyncio.get_running_loop().call_later(pause, self._start_off)
+
+    def _start_off(self) -> None:
+        starting, self._soon = self._soon, []
+        for batch_id in starting:
             self._ready.put_nowait(batch_id)
 
     async def run(self) -> None:

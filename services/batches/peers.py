@@ -48,11 +48,6 @@ class Files:
         request = files_pb2.DeleteFileRequest(tenant=tenant, file_id=file_id)
         await rpc.call(self._stub.DeleteFile, request, timeout=CALL_SECONDS, tenant=tenant)
 
-    async def delete(self, tenant: str, file_id: str) -> None:
-        """Delete a file. Raises FileMissing."""
-        request = files_pb2.DeleteFileRequest(tenant=tenant, file_id=file_id)
-        await rpc.call(self._stub.DeleteFile, request, timeout=CALL_SECONDS, tenant=tenant)
-
     async def adopt(self, request: files_pb2.AdoptBlobRequest) -> str:
         """Make a blob a file; answers its id, the same for the same `request_id`."""
         return str((await self._adopt(request)).file.file_id)

@@ -66,6 +66,10 @@ class ProgressBook:
         seen = self._seen.get(batch_id)
         return seen is not None and seen.state in _ENDED
 
+    def rows_per_second(self) -> float:
+        """Tell how quickly rows end, over all batches, as far as that was seen."""
+        return sum(seen.rows_per_second for seen in self._seen.values() if seen is not None and seen.state not in _ENDED)
+
     def started_at(self, batch_id: str) -> float | None:
         """Tell when the first row was dispatched, None when that isn't known."""
         seen = self._seen.get(batch_id)

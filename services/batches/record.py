@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -157,10 +158,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return max(at, *(time for time in times if time is not None))
 
 
-_JSON = ("defaults", "metadata", "plan", "errors", "error", "counts", "usage", "own_files")
 _BOOLEANS = ("expedited", "deterministic", "submitted", "settled", "reject", "pack", "adopted")
+_TYPES = get_type_hints(Record)
+_JSON = {
+    name: msgspec.json.Decoder(_TYPES[name]).decode
+    for name in ("defaults", "metadata", "plan", "errors", "error", "counts", "usage", "own_files")
+}
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 
 
 def column(name: str, value: Any) -> Any:
@@ -174,10 +178,18 @@ def column(name: str, value: Any) -> Any:
 
 def to_row(record: Record) -> dict[str, Any]:
     """Turn a record into parameters, one a column."""
-    return {name: column(name, getattr(record, name)) for name in record.__struct_fields__}
+    row = msgspec.structs.asdict(record)
+    return row | {name: column(name, row[name]) for name in (*_JSON, *_BOOLEANS)}
 
 
-def from_row(row: Any) -> Record:
-    """Turn a row of SQL into a record."""
-    fields = {name: _decode(value) if name in _JSON and value is not None else value for name, value in row.items()}
-    return msgspec.convert(fields, Record, strict=False)
+def from_row(row: Mapping[str, Any]) -> Record:
+    """Turn a row of SQL into a record. What SQL has is what `to_row` made: only what it changed is changed back."""
+    fields = dict(row)
+    for name, decode in _JSON.items():
+        if fields[name] is not None:
+            fields[name] = decode(fields[name])
+    for name in _BOOLEANS:
+        fields[name] = bool(fields[name])
+    fields["status"] = Status(fields["status"])
+    fields["outcome"] = fields["outcome"] and Status(fields["outcome"])
+    return Record(**fields)

@@ -10,7 +10,7 @@ from typing import Any
 
 from haywain import crash, errors, log, rpc
 from haywain.batches.v1 import batches_pb2, batches_pb2_grpc
-from haywain.blobs import DirectoryBlobStore
+from haywain.blobs import BlobStore, DirectoryBlobStore
 from haywain.clock import Clock, SystemClock
 from haywain.db import open_database
 from haywain.scheduler.v1 import scheduler_pb2
@@ -28,6 +28,7 @@ from services.batches.own_files import OwnFiles
 from services.batches.peers import Files, Scheduler
 from services.batches.progress import ProgressBook
 from services.batches.record import Record
+from services.batches.rejected import rejected_lines
 from services.batches.steps import Steps
 from services.batches.store import BatchStore
 from services.batches.wire import batch_message
@@ -44,12 +45,15 @@ _log = log.get()
 class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
     """Answers the RPCs of haywain.batches.v1."""
 
-    def __init__(self, store: BatchStore, driver: Driver, creation: tuple[Creator, Held], scheduler: Scheduler) -> None:
+    def __init__(
+        self, store: BatchStore, driver: Driver, creation: tuple[Creator, Held], scheduler: Scheduler, blobs: BlobStore
+    ) -> None:
         """Nothing is kept here but what was passed in."""
         self.store = store
         self.driver = driver
         self._creator, self._held = creation
         self._scheduler = scheduler
+        self._blobs = blobs
 
     async def CreateBatch(self, request: batches_pb2.CreateBatchRequest, context: Any) -> batches_pb2.CreateBatchResponse:
         """Check and record a batch; the driver does the rest."""
@@ -58,6 +62,15 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
     async def AnswerCreation(self, request: batches_pb2.AnswerCreationRequest, context: Any) -> batches_pb2.AnswerCreationResponse:
         """Let a held batch begin, or unmake it."""
         return await self._held.answered(request)
+
+    async def ReadRejected(
+        self, request: batches_pb2.ReadRejectedRequest, context: Any
+    ) -> AsyncIterator[batches_pb2.ReadRejectedResponse]:
+        """Stream the error lines of rejected lines."""
+        record = await self.store.get(_tenant(request), request.batch_id)
+        async with contextlib.aclosing(rejected_lines(self._blobs, record, request.after_line)) as pieces:
+            async for data in pieces:
+                yield batches_pb2.ReadRejectedResponse(data=data)
 
     async def GetBatch(self, request: batches_pb2.GetBatchRequest, context: Any) -> batches_pb2.GetBatchResponse:
         """Describe one batch."""
@@ -109,7 +122,12 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
             with contextlib.suppress(errors.HaywainError):
                 live = {progress.batch_id: progress for progress in await self._scheduler.progress(running)}
                 self.driver.see(live.values())
-        return [batch_message(record, self.driver.book.newest(live.get(record.batch_id), record.batch_id)) for record in records]
+        return [batch_message(record, self._progress(record, live.get(record.batch_id))) for record in records]
+
+    def _progress(self, record: Record, live: scheduler_pb2.Progress | None) -> scheduler_pb2.Progress | None:
+        if record.status is Status.VALIDATING and self.driver.waits_for_models(record.batch_id):
+            return scheduler_pb2.Progress(waiting_reason=scheduler_pb2.Progress.WAITING_REASON_MODEL_NOT_AVAILABLE)
+        return self.driver.book.newest(live, record.batch_id)
 
 
 def _tenant(request: Any) -> str:
@@ -141,8 +159,8 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[BatchesServi
         steps = Steps((store, held_store), intake, Finalizer(store, files, scheduler, own_files, book), book, clock)
         driver = Driver(store, steps, (own_files, scheduler), book, chosen.poll_seconds, clock)
         held = Held(held_store, own_files, clock, driver.created)
-        creator = Creator(settings, clock, (store, intake, own_files), (files, scheduler), held)
-        yield BatchesServiceServicer(store, driver, (creator, held), scheduler)
+        creator = Creator(settings, clock, (store, intake, own_files, book), (files, scheduler), held)
+        yield BatchesServiceServicer(store, driver, (creator, held), scheduler, blobs)
 
 
 async def serve(settings: Settings, stopping: asyncio.Event) -> None:

@@ -1,7 +1,8 @@
 """The validation process: a Python of its own, so that reading a million lines takes nothing from the loop that answers calls.
 
 It is started once and kept, works on one file at a time, never outlives the service, and is replaced when it dies. A small file is
-read by a thread of the service itself: it takes a millisecond, less than the way to the process, and waits for no large one.
+read by a thread of the service itself, with others that wait: it takes a millisecond, less than the way to the process, and waits
+for no large one.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import signal
 import stat
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 
 from haywain import orphans
+from haywain.gather import gathered_on
 from services.batches.validate import Order, Verdict, validate
 
 __all__ = ["SMALL_BYTES", "Validator", "ValidatorDied", "is_small"]
@@ -42,11 +45,13 @@ class Validator:
         """Nothing is started before the first file."""
         self._pool: ProcessPoolExecutor | None = None
         self._turn = asyncio.Lock()
+        self._thread = gathered_on(None, most=16)
 
     async def validate(self, order: Order) -> Verdict:
         """Validate one file. Raises ValidatorDied, OSError."""
         if is_small(Path(order.input_path)):
-            return await asyncio.to_thread(validate, order)
+            verdict: Verdict = await self._thread(partial(validate, order))
+            return verdict
         async with self._turn:
             try:
                 return await self._start(order)

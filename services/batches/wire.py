@@ -55,6 +55,7 @@ def batch_message(record: Record, progress: scheduler_pb2.Progress | None) -> _B
         priority=_Batch.PRIORITY_EXPEDITED if record.expedited else _Batch.PRIORITY_STANDARD,
         defaults=_defaults(record),
         progress=progress,
+        rejected_count=0 if record.plan is None else record.plan.rejected,
     )
 
 

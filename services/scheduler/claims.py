@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from haywain import crash, errors, log
 from services.scheduler.batch import Batch, Held
@@ -66,18 +67,20 @@ class Claims:
         live = [(batch, model, most) for (batch, model), most in wanted.items() if not batch.stop_reason]
         answers = await self._leases.claim([Want(batch.batch_id, model, most) for batch, model, most in live])
         crash.point("scheduler:shards-claimed")
+        places = [(batch.index, one.rows) for (batch, _, _), claimed in zip(live, answers, strict=True) for one in claimed]
+        indexes = iter(await asyncio.to_thread(_read, places))
         for (batch, model, _), claimed in zip(live, answers, strict=True):
             for one in claimed:
-                await self._hold(batch, model, one)
+                await self._hold(batch, model, one, next(indexes))
             if claimed:
                 batch.claiming.discard(model)
                 self.changed(batch, model)
             else:  # others hold what is left; their leases may expire
                 self._later(self._lease_seconds / 3, batch, model)
 
-    async def _hold(self, batch: Batch, model: str, claimed: Claimed) -> None:
+    async def _hold(self, batch: Batch, model: str, claimed: Claimed, index: bytes) -> None:
         held = Held(batch, model, claimed, await self._ledger.hold(batch, claimed))
-        held.load(await asyncio.to_thread(read_entries, batch.index, claimed.rows))
+        held.load(index)
         if batch.held.get(claimed.shard) is None:
             batch.queued_shards[model] = max(0, batch.queued_shards.get(model, 0) - 1)
         else:
@@ -117,3 +120,7 @@ class Claims:
         held.let_go()
         _log.warning("lease.lost", batch_id=batch.batch_id, shard=held.shard, epoch=held.epoch)
         self.changed(batch, model)
+
+
+def _read(places: list[tuple[Path, range]]) -> list[bytes]:
+    return [read_entries(path, rows) for path, rows in places]

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import contextvars
 import random
+from collections.abc import Coroutine
 from typing import Any
 
 import grpc
@@ -171,8 +172,6 @@ class Engines:
             while True:
                 began = self._clock.monotonic()
                 await self._stream(entry, channel)
-                if (task := asyncio.current_task()) is not None and task.cancelling():
-                    raise asyncio.CancelledError  # a TaskGroup whose tasks fail at its cancellation forgets the latter
                 pause = shortest if self._clock.monotonic() - began > longest else min(longest, 2 * pause)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
         finally:
@@ -188,15 +187,15 @@ class Engines:
         call = engine_pb2_grpc.EngineServiceStub(channel).Run()
         in_order = False
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._read(entry, link, call))
-                group.create_task(self._write(link, call))
-        except* _StreamEnded:
-            in_order = True
-        except* (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as failures:
-            _log.warning("engine.stream_broke", engine_id=entry.engine.engine_id, error=_first_line(failures), active=link.active)
-        except* Exception:  # noqa: BLE001 - whatever an engine does ends its stream only
-            _log.exception("engine.stream_failed", engine_id=entry.engine.engine_id)
+            match await _first_failure(self._read(entry, link, call), self._write(link, call)):
+                case _StreamEnded():
+                    in_order = True
+                case (grpc.aio.AioRpcError() | asyncio.InvalidStateError() | grpc.aio.UsageError()) as error:
+                    _log.warning(
+                        "engine.stream_broke", engine_id=entry.engine.engine_id, error=_first_line(error), active=link.active
+                    )
+                case error:  # whatever an engine does ends its stream only
+                    _log.error("engine.stream_failed", engine_id=entry.engine.engine_id, exc_info=error)
         finally:
             call.cancel()
             entry.ended += link.ended
@@ -212,6 +211,8 @@ class Engines:
                 if await call.code() == grpc.StatusCode.OK:
                     raise _StreamEnded
                 raise grpc.aio.UsageError(await call.details())
+            if response is None:
+                raise grpc.aio.UsageError("a message that can't be read")
             if entry.state == _State.STATE_CONNECTING:
                 entry.state = _State.STATE_READY
                 link.ready = True
@@ -229,7 +230,21 @@ class Engines:
                 crash.point("scheduler:rows-sent")
 
 
-def _first_line(failures: BaseExceptionGroup[BaseException]) -> str:
-    error = failures.exceptions[0]
+async def _first_failure(*endless: Coroutine[Any, Any, None]) -> BaseException | None:
+    """Run all until one fails, and end the others.
+
+    Not a TaskGroup: up to Python 3.12 its owner looks cancelled ever after, and it forgets that it was when a member fails as well.
+    """
+    running = [asyncio.create_task(one) for one in endless]
+    try:
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        return next(iter(done)).exception()
+    finally:
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _first_line(error: BaseException) -> str:
     details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
     return str(details or type(error).__name__).partition("\n")[0]

@@ -44,6 +44,8 @@ class Intake:
         """By id; those that are sealed too, until they are forgotten."""
         self._known = set[str]()
         """Their ids, and those of batches that are just being opened."""
+        self._taken_in = 0
+        """Rows since they were last counted: no fewer wait."""
         self.added: Callable[[Batch], None] = lambda batch: None
         """Called with a batch that has rows to run."""
 
@@ -51,6 +53,7 @@ class Intake:
         """Find all batches again."""
         for stored in await self._store.load():
             await self._open(stored)
+        self._taken_in = self.waiting_rows()
         _log.info("batches.loaded", batches=len(self.batches))
 
     def get(self, batch_id: str) -> Batch:
@@ -67,6 +70,12 @@ class Intake:
     def waiting_rows(self) -> int:
         """Count the rows taken in and not recorded yet."""
         return sum(batch.submission.row_count - batch.tally.rows for batch in self.batches.values() if not batch.ended)
+
+    def has_room(self, rows: int, capacity: int) -> bool:
+        """Tell whether so many rows may be added to those that wait, which are counted only when it might be too much."""
+        if self._taken_in + rows > capacity:
+            self._taken_in = self.waiting_rows()
+        return not self._taken_in or self._taken_in + rows <= capacity
 
     async def submit(self, request: pb.SubmitBatchRequest) -> Batch:
         """Take a batch in; the one that is there already stays. Raises InvalidRequest."""
@@ -87,12 +96,15 @@ class Intake:
         crash.point("scheduler:submission-stored")
         if request.batch_id not in self.batches:
             await self._open(stored)
+            self._taken_in += request.row_count
         return self.batches[request.batch_id]
 
     async def find(self, batch_id: str) -> None:
         """Open a batch that another scheduler took in."""
         with contextlib.suppress(errors.BatchMissing):
-            await self._open(await self._store.get(batch_id))
+            stored = await self._store.get(batch_id)
+            await self._open(stored)
+            self._taken_in += stored.submission.row_count
 
     def drop(self, batch: Batch) -> None:
         """Have nothing more to do with a batch that is forgotten."""

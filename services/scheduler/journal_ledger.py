@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from haywain import crash, log
+from haywain.gather import gathered_on
 from services.scheduler import forgotten
 from services.scheduler.batch import Batch, Held
 from services.scheduler.journal import Journal
@@ -40,19 +42,20 @@ class JournalLedger:
         self._leases = leases
         self._store = store
         self._folder = folder
+        self._thread = gathered_on(None, at_once=2)
 
     async def open(self, stored: Stored) -> Opened:
         """Read the journal."""
         terms = stored.submission
         path, prefix = self._path(terms.batch_id), row_prefix(terms.batch_id)
         firsts = [shard.first_row for shard in stored.shards]
-        found = await asyncio.to_thread(replay, path, prefix, terms.row_count, stored.end_byte, firsts)
+        found: Replay = await self._thread(partial(replay, path, prefix, terms.row_count, stored.end_byte, firsts))
         if found.end < stored.end_byte or any(shard.state == 2 and not _done(shard, found) for shard in stored.shards):
             _log.error("journal.lost", batch_id=terms.batch_id, committed=stored.end_byte, found=found.end)
             await self._leases.start_over(terms.batch_id)
             shards = [msgspec.structs.replace(shard, state=0) for shard in stored.shards]
             stored = msgspec.structs.replace(stored, shards=shards, tally=Tally(), end_byte=0)
-            found = await asyncio.to_thread(replay, path, prefix, terms.row_count, 0, firsts)
+            found = await self._thread(partial(replay, path, prefix, terms.row_count, 0, firsts))
         tally = stored.tally
         for news in found.tail.values():
             tally.add(news)
@@ -118,7 +121,7 @@ class JournalLedger:
         """Have the journal stay for a while from now on."""
         if batch.journal is not None:
             batch.journal.close()
-            await asyncio.to_thread(_touch, batch.journal.path)
+            await self._thread(partial(_touch, batch.journal.path))
 
     async def sweep(self, known: Collection[str], older_than: float) -> None:
         """Remove journals."""

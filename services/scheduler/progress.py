@@ -14,6 +14,8 @@ from services.scheduler.batch import Batch, Submission, Tally
 __all__ = ["Changes", "counts", "describe", "usage"]
 
 _HINT_SECONDS = 0.2
+_TOGETHER_SECONDS = 0.02
+"""Batches that end so close together are told of together."""
 
 
 class _Watcher:
@@ -49,6 +51,7 @@ class Changes:
                 watcher.urgent.clear()
                 changed, watcher.changed = watcher.changed, set()
                 yield changed
+                await asyncio.sleep(_TOGETHER_SECONDS)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(watcher.urgent.wait(), _HINT_SECONDS)
         finally:

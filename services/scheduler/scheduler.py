@@ -153,8 +153,8 @@ class Scheduler:
     async def submit(self, request: pb.SubmitBatchRequest) -> None:
         """Take a batch in. Raises CapacityExceeded, far above the capacity that batches are created by."""
         capacity = 2 * self.settings.intake_rows
-        waiting = self.intake.waiting_rows()
-        if request.batch_id not in self.intake.batches and waiting and waiting + request.row_count > capacity:
+        if request.batch_id not in self.intake.batches and not self.intake.has_room(request.row_count, capacity):
+            waiting = self.intake.waiting_rows()
             raise errors.CapacityExceeded(f"{waiting} rows wait; {request.row_count} more are over {capacity}.", retry_after=10)
         batch = await self.intake.submit(request)
         self._sealing.warm()

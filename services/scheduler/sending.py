@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import itertools
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from haywain import log
 from haywain.clock import Clock
 from haywain.engine.v1 import engine_pb2
+from haywain.gather import all_of
 from services.scheduler.batch import Attempt, Batch, Held
 from services.scheduler.calls import Call
 from services.scheduler.link import Link
 from services.scheduler.recording import Recorder
-from services.scheduler.rows import BadLine, Spans
+from services.scheduler.rows import BadLine, Input, Spans, Window
 
 __all__ = ["Sender"]
 
@@ -29,7 +32,7 @@ class Sender:
         self._recorder = recorder
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="rows")
         self._sequence = 0
-        self.started: Callable[[Batch], Awaitable[None]] | None = None
+        self.started: Callable[[Batch], Coroutine[Any, Any, None]] | None = None
         """Awaited before the first row of a batch is sent."""
 
     def add_call(self, link: Link, request: engine_pb2.RunRequest, call: Call) -> None:
@@ -51,29 +54,43 @@ class Sender:
 
         Takes out of `attempts` what is done with: after an exception the rest goes back to the queue. Raises OSError, Unavailable.
         """
-        while attempts:
-            held = attempts[0].held
-            if held.batch.start_time is None and self.started is not None:
-                await self.started(held.batch)
-            count = next((at for at, attempt in enumerate(attempts) if attempt.held is not held), len(attempts))
-            lines = await self._read(held, [(attempt.offset, attempt.length) for attempt in attempts[:count]])
-            taken = attempts[:count]
-            del attempts[:count]
-            if not held.over:
-                self._add_lines(link, request, taken, lines)
+        await self._start(attempts)
+        runs = [list(run) for _, run in itertools.groupby(attempts, key=_held)]
+        spans = [[(attempt.offset, attempt.length) for attempt in run] for run in runs]
+        for run, lines in zip(runs, await self._read([run[0].held for run in runs], spans), strict=True):
+            if isinstance(lines, BaseException):
+                raise lines
+            del attempts[: len(run)]
+            if not run[0].held.over:
+                self._add_lines(link, request, run, lines)
 
-    async def _read(self, held: Held, spans: Spans) -> list[bytes]:
-        """Read lines. What the input doesn't have comes cut short."""
-        source = held.batch.input
-        if held.window.holds(spans):
-            return held.window.lines(spans)
-        try:
-            lines, held.window = await asyncio.get_running_loop().run_in_executor(self._reader, source.read, spans)
-        except FileNotFoundError:
-            if not source.missing:
-                source.missing = True
+    async def _start(self, attempts: list[Attempt]) -> None:
+        fresh = {attempt.held.batch.order: attempt.held.batch for attempt in attempts if attempt.held.batch.start_time is None}
+        if fresh and self.started is not None:
+            await all_of(map(self.started, fresh.values()))
+
+    async def _read(self, shards: list[Held], spans: Sequence[Spans]) -> list[list[bytes] | BaseException]:
+        """Read lines of several shards, all that were not read ahead in one go. What the input doesn't have comes cut short."""
+        found: list[Any] = [
+            held.window.lines(some) if held.window.holds(some) else None for held, some in zip(shards, spans, strict=True)
+        ]
+        unread = [at for at, lines in enumerate(found) if lines is None]
+        if unread:
+            wanted = [(shards[at].batch.input, spans[at]) for at in unread]
+            read = await asyncio.get_running_loop().run_in_executor(self._reader, _read, wanted)
+            for at, outcome in zip(unread, read, strict=True):
+                found[at] = self._placed(shards[at], len(spans[at]), outcome)
+        return found
+
+    def _placed(self, held: Held, count: int, outcome: tuple[list[bytes], Window] | OSError) -> list[bytes] | OSError:
+        if isinstance(outcome, FileNotFoundError):
+            if not held.batch.input.missing:
+                held.batch.input.missing = True
                 _log.error("input.missing", batch_id=held.batch.batch_id)
-            return [b""] * len(spans)
+            return [b""] * count
+        if isinstance(outcome, OSError):
+            return outcome
+        lines, held.window = outcome
         return lines
 
     def _add_lines(self, link: Link, request: engine_pb2.RunRequest, attempts: list[Attempt], lines: list[bytes]) -> None:
@@ -104,3 +121,17 @@ class Sender:
             self._recorder.failed(attempt, "batch_failed", "The line can't be read any more: the batch's input is lost.")
         else:
             self._recorder.failed(attempt, "invalid_json_line", error)
+
+
+def _held(attempt: Attempt) -> Held:
+    return attempt.held
+
+
+def _read(wanted: list[tuple[Input, Spans]]) -> list[tuple[list[bytes], Window] | OSError]:
+    outcomes: list[tuple[list[bytes], Window] | OSError] = []
+    for source, spans in wanted:
+        try:
+            outcomes.append(source.read(spans))
+        except OSError as error:
+            outcomes.append(error)
+    return outcomes

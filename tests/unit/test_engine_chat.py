@@ -57,7 +57,7 @@ def test_roles_and_parts_become_template_messages() -> None:
     ]
     assert parse_chat(json.dumps({"model": "m", "messages": messages}).encode()).for_template() == [
         {"role": "system", "content": "a\nb"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "assistant", "content": "", "tool_calls": [{**call, "function": {"name": "f", "arguments": {}}}]},
         {"role": "tool", "content": "4", "tool_call_id": "c1"},
         {"role": "user", "content": "ünï\u2028", "name": "Ann"},
     ]
@@ -69,6 +69,7 @@ def test_a_seed_keeps_all_its_digits(seed: int) -> None:
     assert parse_chat(body(seed=seed)).seed == seed
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
 CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"messages": [{"rolez": "user"}]}, "unknown_parameter", "messages[0].rolez", "messages[0].rolez"),
     ({"messages": [USER, {"content": "x"}]}, "missing_required_parameter", "messages[1].role", "messages[1].role"),
@@ -102,7 +103,19 @@ CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"metadata": {"k": "v" * 513}}, "invalid_value", "metadata.k", "513"),
     ({"metadata": {"k": 1}}, "invalid_type", "metadata[...]", "expected a string"),
     ({"frobnicate": 1}, "unknown_parameter", "frobnicate", "frobnicate"),
-    ({"tools": []}, "unsupported_parameter", "tools", "tools"),
+    ({"functions": []}, "unsupported_parameter", "functions", "functions"),
+    ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].function", "function"),
+    ({"tools": [TOOL | {"type": "x"}]}, "invalid_value", "tools[0].type", "'function'"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "invalid_value", "tools[0].function.name", ""),
+    ({"tools": [TOOL, TOOL]}, "invalid_value", "tools", "'f'"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]}, "invalid_value",
+     "tools[0].function.parameters", "'array'"),
+    ({"tool_choice": "required"}, "invalid_value", "tool_choice", "'tools'"),
+    ({"tools": [TOOL], "tool_choice": "sometimes"}, "invalid_value", "tool_choice", "'required'"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "invalid_value", "tool_choice", "'g'"),
+    ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "invalid_value", "response_format", "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "invalid_value", "tools[0].function.strict",
+     "tool_choice"),
 ]  # fmt: skip
 
 

@@ -63,7 +63,10 @@ def test_progress() -> None:
 def test_waiting_reasons(reason: str, word: str | None) -> None:
     """Each reason has its word."""
     value = scheduler_pb2.Progress.WaitingReason.Value(reason)
-    assert BatchObject.of(batches_pb2.Batch(progress=scheduler_pb2.Progress(waiting_reason=value))).waiting_reason == word
+    progress = scheduler_pb2.Progress(waiting_reason=value)
+    assert BatchObject.of(batches_pb2.Batch(progress=progress)).waiting_reason == word
+    validating = BatchObject.of(batches_pb2.Batch(progress=progress, status=batches_pb2.Batch.STATUS_VALIDATING))
+    assert (validating.waiting_reason, validating.x_progress) == (word, None)
 
 
 def test_errors_of_lines() -> None:

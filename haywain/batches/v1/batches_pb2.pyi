@@ -39,7 +39,7 @@ class LineError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., line: _Optional[int] = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("batch_id", "tenant", "endpoint", "model", "input_file_id", "completion_window", "status", "output_file_id", "error_file_id", "errors", "error", "create_time", "in_progress_time", "expire_time", "finalizing_time", "completed_time", "failed_time", "expired_time", "cancelling_time", "cancelled_time", "counts", "usage", "metadata", "priority", "defaults", "progress")
+    __slots__ = ("batch_id", "tenant", "endpoint", "model", "input_file_id", "completion_window", "status", "output_file_id", "error_file_id", "errors", "error", "create_time", "in_progress_time", "expire_time", "finalizing_time", "completed_time", "failed_time", "expired_time", "cancelling_time", "cancelled_time", "counts", "usage", "metadata", "priority", "defaults", "progress", "rejected_count")
     class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATUS_UNSPECIFIED: _ClassVar[Batch.Status]
@@ -101,6 +101,7 @@ class Batch(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_COUNT_FIELD_NUMBER: _ClassVar[int]
     batch_id: str
     tenant: str
     endpoint: str
@@ -127,7 +128,8 @@ class Batch(_message.Message):
     priority: Batch.Priority
     defaults: SamplingDefaults
     progress: _scheduler_pb2.Progress
-    def __init__(self, batch_id: _Optional[str] = ..., tenant: _Optional[str] = ..., endpoint: _Optional[str] = ..., model: _Optional[str] = ..., input_file_id: _Optional[str] = ..., completion_window: _Optional[str] = ..., status: _Optional[_Union[Batch.Status, str]] = ..., output_file_id: _Optional[str] = ..., error_file_id: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[LineError, _Mapping]]] = ..., error: _Optional[_Union[LineError, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., in_progress_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finalizing_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completed_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., failed_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expired_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cancelling_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cancelled_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., counts: _Optional[_Union[_scheduler_pb2.RowCounts, _Mapping]] = ..., usage: _Optional[_Union[_engine_pb2.Usage, _Mapping]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., priority: _Optional[_Union[Batch.Priority, str]] = ..., defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., progress: _Optional[_Union[_scheduler_pb2.Progress, _Mapping]] = ...) -> None: ...
+    rejected_count: int
+    def __init__(self, batch_id: _Optional[str] = ..., tenant: _Optional[str] = ..., endpoint: _Optional[str] = ..., model: _Optional[str] = ..., input_file_id: _Optional[str] = ..., completion_window: _Optional[str] = ..., status: _Optional[_Union[Batch.Status, str]] = ..., output_file_id: _Optional[str] = ..., error_file_id: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[LineError, _Mapping]]] = ..., error: _Optional[_Union[LineError, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., in_progress_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finalizing_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completed_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., failed_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expired_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cancelling_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cancelled_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., counts: _Optional[_Union[_scheduler_pb2.RowCounts, _Mapping]] = ..., usage: _Optional[_Union[_engine_pb2.Usage, _Mapping]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., priority: _Optional[_Union[Batch.Priority, str]] = ..., defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., progress: _Optional[_Union[_scheduler_pb2.Progress, _Mapping]] = ..., rejected_count: _Optional[int] = ...) -> None: ...
 
 class CreateBatchRequest(_message.Message):
     __slots__ = ("request_id", "tenant", "input_file_id", "endpoint", "completion_window", "metadata", "priority", "defaults", "model", "output_expires_after_seconds", "deterministic", "invalid_rows", "inline_input", "wait_seconds", "pack", "idempotency", "held")
@@ -312,3 +314,19 @@ class AnswerCreationResponse(_message.Message):
     outcome: AnswerCreationResponse.Outcome
     batch_id: str
     def __init__(self, outcome: _Optional[_Union[AnswerCreationResponse.Outcome, str]] = ..., batch_id: _Optional[str] = ...) -> None: ...
+
+class ReadRejectedRequest(_message.Message):
+    __slots__ = ("batch_id", "tenant", "after_line")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_LINE_FIELD_NUMBER: _ClassVar[int]
+    batch_id: str
+    tenant: str
+    after_line: int
+    def __init__(self, batch_id: _Optional[str] = ..., tenant: _Optional[str] = ..., after_line: _Optional[int] = ...) -> None: ...
+
+class ReadRejectedResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...

@@ -65,6 +65,11 @@ class BatchesServiceStub:
                 request_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationRequest.SerializeToString,
                 response_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationResponse.FromString,
                 _registered_method=True)
+        self.ReadRejected = channel.unary_stream(
+                '/haywain.batches.v1.BatchesService/ReadRejected',
+                request_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.ReadRejectedRequest.SerializeToString,
+                response_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.ReadRejectedResponse.FromString,
+                _registered_method=True)
 
 
 class BatchesServiceServicer:
@@ -115,6 +120,13 @@ class BatchesServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadRejected(self, request, context):
+        """Streams the error lines of rejected input lines, in line order, from validation until the batch's own error file has them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BatchesServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -147,6 +159,11 @@ def add_BatchesServiceServicer_to_server(servicer, server):
                     servicer.AnswerCreation,
                     request_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationRequest.FromString,
                     response_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationResponse.SerializeToString,
+            ),
+            'ReadRejected': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadRejected,
+                    request_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.ReadRejectedRequest.FromString,
+                    response_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.ReadRejectedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -312,6 +329,33 @@ class BatchesService:
             '/haywain.batches.v1.BatchesService/AnswerCreation',
             haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationRequest.SerializeToString,
             haywain_dot_batches_dot_v1_dot_batches__pb2.AnswerCreationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadRejected(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/haywain.batches.v1.BatchesService/ReadRejected',
+            haywain_dot_batches_dot_v1_dot_batches__pb2.ReadRejectedRequest.SerializeToString,
+            haywain_dot_batches_dot_v1_dot_batches__pb2.ReadRejectedResponse.FromString,
             options,
             channel_credentials,
             insecure,

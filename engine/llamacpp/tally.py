@@ -1,0 +1,34 @@
+"""What a decoder counts while it steps, told to the engine once a second: an addition a step."""
+
+from __future__ import annotations
+
+import bisect
+from typing import Final
+
+from engine.llamacpp.messages import Figures
+
+__all__ = ["STEP_SECONDS", "Tally"]
+
+STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""the buckets that steps are counted in, by what they took at most; one more is for all others"""
+
+
+class Tally:
+    """Counts steps since the last telling."""
+
+    def __init__(self) -> None:
+        """Start at nothing."""
+        self._steps = [0] * (len(STEP_SECONDS) + 1)
+        self._seconds = 0.0
+
+    def stepped(self, seconds: float) -> None:
+        """Count a step."""
+        self._steps[bisect.bisect_left(STEP_SECONDS, seconds)] += 1
+        self._seconds += seconds
+
+    def take(self, running: int, kv_used: int) -> Figures:
+        """Tell, with how things are now, and begin again."""
+        figures = Figures(running=running, kv_used=kv_used, steps=self._steps, step_seconds=self._seconds)
+        self._steps = [0] * (len(STEP_SECONDS) + 1)
+        self._seconds = 0.0
+        return figures

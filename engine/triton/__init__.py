@@ -1,0 +1,1 @@
+"""The Triton backend: a model of an NVIDIA Triton Inference Server, over gRPC."""

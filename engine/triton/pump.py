@@ -1,0 +1,254 @@
+"""Which runs are in Triton, and which wait for it.
+
+    submit ─▶ waiting ─▶ in Triton (at most `width` at a time) ─▶ its owner
+                 ▲              │ busy: width is halved; it grows again by one for each full width of answers
+                 │◀─────────────┤ away: nothing is sent until the model is ready again
+                 │              │ stopped there, not by us: sent again, a bounded number of times
+              suspects ◀────────┘ lost: sent again; lost twice: alone, with nothing beside it; lost then: it fails
+
+Whoever waits longer than `hold_seconds` goes back as `engine_unavailable`, which isn't counted as a try of the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from engine.triton.client import Client
+from engine.triton.contract import Fitted
+from engine.triton.failures import Failure
+from engine.triton.run import Reader, Run
+from haywain import log
+
+__all__ = ["Pump"]
+
+_CALL_HOLD_SECONDS: Final = 2.0
+"""someone waits for a synchronous request: better told soon"""
+_PAUSE_SECONDS: Final = 0.05
+_PAUSE_SECONDS_MAX: Final = 1.0
+_ASK_AGAIN_SECONDS: Final = 0.25
+_LOOK_SECONDS: Final = 2.0
+_TRIES: Final = 5
+_LOSSES: Final = 3
+_log = log.get()
+
+
+class Pump:
+    """Sends runs."""
+
+    def __init__(self, client: Client, fitted: Fitted, slots: int, *, request_seconds: float, hold_seconds: float) -> None:
+        """At most `slots` at a time."""
+        self._client = client
+        self._fitted = fitted
+        self._slots = slots
+        self._request_seconds = request_seconds
+        self._hold_seconds = hold_seconds
+        self._width = float(slots)
+        self._narrowed = 0.0
+        self._pause = 0.0
+        self._not_before = 0.0
+        self._reason = ""
+        """why nothing is sent; empty: it is"""
+        self._waiting: tuple[deque[Run], deque[Run]] = (deque(), deque())
+        self._suspects: deque[Run] = deque()
+        self._alone = False
+        self._sent: dict[Run, asyncio.Task[None]] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def width(self) -> int:
+        """How many may be in Triton at the same time now."""
+        return max(1, int(self._width))
+
+    def submit(self, runs: Iterable[Run]) -> None:
+        """Take runs; their owners hear of each."""
+        for run in runs:
+            self._waiting[not run.interactive].append(run)
+        self._send()
+
+    def cancel(self, runs: Iterable[Run]) -> None:
+        """Forget runs, and stop them in Triton; their owners hear nothing more."""
+        for run in runs:
+            if (sent := self._sent.get(run)) is not None and sent is not asyncio.current_task():
+                sent.cancel()
+            for queue in (*self._waiting, self._suspects):
+                if run in queue:
+                    queue.remove(run)
+
+    async def close(self) -> None:
+        """Stop everything."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for queue in (*self._waiting, self._suspects):
+            queue.clear()
+        sent = list(self._sent.values())
+        for task in sent:
+            task.cancel()
+        await asyncio.gather(*sent, return_exceptions=True)
+
+    async def watch(self, back: Callable[[], Awaitable[None]]) -> None:
+        """Look after the model, until cancelled; `back` is awaited when it is there again, and what it raises is raised."""
+        while True:
+            await asyncio.sleep(_ASK_AGAIN_SECONDS if self._reason else _LOOK_SECONDS)
+            self._give_back()
+            reason = await self._look()
+            if reason and not self._reason:
+                self._away(reason)
+            elif not reason and self._reason:
+                await back()
+                _log.info("triton.back", model=self._fitted.interface.model)
+                self._reason = ""
+                self._send()
+
+    async def _look(self) -> str:
+        """Tell why the model can't be used; empty when it can."""
+        try:
+            ready = await self._client.ready(self._fitted.interface.model)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the model can't be used
+            if str(error).startswith("DEADLINE_EXCEEDED"):
+                self._break(f"the server doesn't answer: {error}")  # nor will it answer what is in it
+            return str(error)
+        return "" if ready else "the model is not ready"
+
+    # -- sending --------------------------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        """Send what may be sent now."""
+        if self._reason or self._alone:
+            return
+        wait = self._not_before - time.monotonic()
+        if wait > 0 and self._sent:
+            return  # the next answer comes back here
+        if wait > 0:
+            if self._alarm is None:
+                self._alarm = asyncio.get_running_loop().call_later(wait, self._ring)
+            return
+        while not self._alone and len(self._sent) < self.width and (run := self._next()) is not None:
+            task = asyncio.create_task(self._run(run))
+            self._sent[run] = task
+            task.add_done_callback(lambda _, run=run: self._done(run))  # type: ignore[misc]
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._send()
+
+    def _next(self) -> Run | None:
+        if self._suspects:
+            if self._sent:
+                return None
+            self._alone = True
+            return self._suspects.popleft()
+        return next((queue.popleft() for queue in self._waiting if queue), None)
+
+    def _done(self, run: Run) -> None:
+        del self._sent[run]
+        if not self._sent:
+            self._alone = False
+        self._send()
+
+    async def _run(self, run: Run) -> None:
+        run.began = time.monotonic()
+        try:
+            await self._exchange(run)
+        except Failure as failure:
+            self._failed(run, failure)
+        except Exception as error:  # noqa: BLE001 - a defect here must cost one row, and be told
+            _log.exception("triton.request_failed")
+            run.owner.failed(run, Failure("failed", f"internal error: {type(error).__name__}"))
+        else:
+            self._pause = 0.0
+            self._width = min(float(self._slots), self._width + 1.0 / self._width)
+
+    async def _exchange(self, run: Run) -> None:
+        reader = Reader(self._fitted, run)
+        timeout = self._request_seconds
+        if run.deadline:
+            timeout = min(timeout, max(0.001, run.deadline - run.began))
+        responses = self._client.infer(run.ask, timeout)
+        try:
+            async for response in responses:
+                if text := reader.read(response):
+                    run.said = True
+                    run.owner.piece(run, text)
+                if reader.stopped:
+                    break
+        finally:
+            await responses.aclose()
+        rest, end = reader.end()
+        end.run_ms = int((time.monotonic() - run.began) * 1_000)
+        if rest:
+            run.owner.piece(run, rest)
+        run.owner.ended(run, end)
+
+    # -- failures -------------------------------------------------------------------------------------------------------------
+
+    def _failed(self, run: Run, failure: Failure) -> None:
+        if failure.kind == "slow" and 0 < run.deadline <= time.monotonic():
+            failure = Failure("late", failure.reason)
+        run.tries += failure.kind == "stopped"
+        if failure.kind in {"refused", "failed", "late"} or run.said or run.tries >= _TRIES:
+            run.owner.failed(run, failure)
+        elif failure.kind in {"lost", "slow"}:
+            self._lost(run, failure.reason)
+        else:
+            if failure.kind == "busy":
+                self._busy(run)
+            elif failure.kind == "away":
+                self._away(failure.reason)
+            self._waiting[not run.interactive].appendleft(run)
+        if failure.kind == "lost":
+            self._away(failure.reason)
+            self._break(failure.reason)
+
+    def _lost(self, run: Run, reason: str) -> None:
+        run.losses += 1
+        if run.losses >= _LOSSES and self._alone:
+            told = f"it was lost {run.losses} times while it ran this request, the last time with nothing else: {reason}"
+            run.owner.failed(run, Failure("failed", told))
+        elif run.losses > 1:
+            self._suspects.append(run)
+        else:
+            self._waiting[not run.interactive].appendleft(run)
+
+    def _busy(self, run: Run) -> None:
+        """Send fewer at a time: once for all that were refused together."""
+        now = time.monotonic()
+        self._hold(run, now)
+        if run.began < self._narrowed:
+            return
+        self._narrowed = now
+        self._width = max(1.0, min(self._width, len(self._sent)) / 2)
+        self._pause = min(_PAUSE_SECONDS_MAX, 2 * self._pause or _PAUSE_SECONDS)
+        self._not_before = now + self._pause
+
+    def _away(self, reason: str) -> None:
+        if not self._reason:
+            _log.warning("triton.away", model=self._fitted.interface.model, reason=reason[:300])
+            self._reason = reason or "away"
+
+    def _break(self, reason: str) -> None:
+        """Stop what is in Triton, and send it again: of a model whose process died nobody else would tell."""
+        for run, sent in self._sent.items():
+            if sent is not asyncio.current_task() and not sent.cancelling() and sent.cancel():
+                self._lost(run, reason)
+
+    def _hold(self, run: Run, now: float) -> None:
+        hold = min(self._hold_seconds, _CALL_HOLD_SECONDS) if run.interactive else self._hold_seconds
+        run.given_up = run.given_up or now + hold
+
+    def _give_back(self) -> None:
+        """Give up what has waited too long."""
+        now = time.monotonic()
+        for queue in (*self._waiting, self._suspects):
+            late = []
+            for run in queue:
+                if self._reason:
+                    self._hold(run, now)
+                if run.given_up and run.given_up <= now:
+                    late.append(run)
+            for run in late:
+                queue.remove(run)
+                run.owner.failed(run, Failure("away", self._reason or "its queue is full"))

@@ -1,0 +1,78 @@
+"""A GGUF model in Triton's Python backend with the tensors of Triton's vLLM backend: what a real server with a real model does.
+
+One request at a time; `parameters.gguf` names the file.
+"""
+
+import json
+import queue
+import threading
+
+import llama_cpp
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        parameters = json.loads(args["model_config"])["parameters"]
+        path = parameters["gguf"]["string_value"]
+        self.model = llama_cpp.Llama(path, n_ctx=1024, n_threads=1, verbose=False)
+        self.requests = queue.Queue()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def execute(self, requests):
+        for request in requests:
+            self.requests.put(request)
+
+    def finalize(self):
+        self.requests.put(None)
+        self.thread.join()
+
+    def run(self):
+        while (request := self.requests.get()) is not None:
+            sender = request.get_response_sender()
+            end = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            try:
+                self.answer(request, sender)
+                sender.send(flags=end)
+            except Exception as error:  # noqa: BLE001 - as the real one does
+                told = pb_utils.TritonError(f"Error generating stream: {error}")
+                sender.send(pb_utils.InferenceResponse(error=told), flags=end)
+
+    def answer(self, request, sender):
+        given = {tensor.name(): tensor.as_numpy().ravel()[0] for tensor in request.inputs()}
+        sampling = json.loads(given.get("sampling_parameters", b"{}"))
+        prompt = self.model.tokenize(given["text_input"], special=True)
+        stream = bool(given.get("stream", False))
+        texts = []
+        pieces = self.model.create_completion(
+            prompt,
+            max_tokens=sampling.get("max_tokens", 16),
+            temperature=sampling.get("temperature", 0.0),
+            stop=sampling.get("stop") or [],
+            seed=sampling.get("seed"),
+            stream=True,
+        )
+        count, finish = 0, None
+        for piece in pieces:
+            choice = piece["choices"][0]
+            finish = choice["finish_reason"]
+            if sender.is_cancelled():
+                return
+            count += finish is None
+            texts.append(choice["text"])
+            if stream:
+                sender.send(self.response(choice["text"], finish, len(prompt), finish is None))
+        if not stream:
+            sender.send(self.response("".join(texts), finish, len(prompt), count))
+
+    def response(self, text, finish, prompt, count):
+        return pb_utils.InferenceResponse(
+            [
+                pb_utils.Tensor("text_output", np.array([text.encode()], np.object_)),
+                pb_utils.Tensor("finish_reason", np.array([(finish or "None").encode()], np.object_)),
+                pb_utils.Tensor("num_input_tokens", np.array([prompt], np.uint32)),
+                pb_utils.Tensor("num_output_tokens", np.array([count], np.uint32)),
+            ]
+        )
