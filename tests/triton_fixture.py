@@ -27,7 +27,10 @@ from triton_models import repository
 
 from haywain import demo_model
 
-__all__ = ["TritonServer", "triton"]
+__all__ = ["TEMPLATE", "TritonServer", "own_triton", "triton"]
+
+TEMPLATE = "{% for message in messages %}<{{ message.role }}> {{ message.content }} {% endfor %}<assistant>"
+"""a chat template whose control texts are words for the mocks"""
 
 _PACKAGE = "nvidia-pytriton==0.7.0"
 _NUMPY = "numpy==1.26.4"
@@ -196,6 +199,16 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     server = TritonServer(tmp_path_factory.mktemp("triton"))
     try:
         server.start(*repository.MODELS)
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def own_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    """Give a server of the test's own, not started yet: for outages."""
+    server = TritonServer(tmp_path_factory.mktemp("triton"))
+    try:
         yield server
     finally:
         server.stop()
