@@ -78,7 +78,12 @@ def test_a_full_disk_is_waited_for(haywain: Path, small_disk: Path) -> None:
             assert answer.json()["error"]["code"] == "storage_full"
             assert int(answer.headers["retry-after"]) > 0
         assert mesh.batch(batch["id"])["request_counts"] == before
+        health = mesh.client.get("/health")
+        assert (health.status_code, health.json()["reason"]) == (503, "storage_full")
+        components = mesh.client.get("/health/detailed").json()["components"]
+        assert {name for name, one in components.items() if one["status"] == "unhealthy"} == {"storage"}
         (small_disk / "ballast").unlink()
+        until("healthy again", lambda: mesh.client.get("/health").status_code == 200)
         finish(mesh, batch)
         assert {name: mesh.pid(name) for name in PROCESSES} == pids, "a process died"
         assert [one["id"] for one in mesh.client.get("/v1/batches").json()["data"]] == [batch["id"]]
