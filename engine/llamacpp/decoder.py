@@ -71,7 +71,8 @@ def _model(wanted: Open) -> Model | EmbeddingModel:
     path, slots, length = Path(wanted.path), wanted.slots, wanted.context_length
     if wanted.pooling:
         return EmbeddingModel(path, slots=slots, context_length=length, threads=wanted.threads, pooling=wanted.pooling)
-    return Model(path, slots=slots, context_length=length, batch_tokens=wanted.batch_tokens, threads=wanted.threads)
+    step, threads = wanted.batch_tokens, wanted.threads
+    return Model(path, slots=slots, context_length=length, batch_tokens=step, threads=threads, cells=wanted.cells)
 
 
 def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder, usage: Callable[[], tuple[int, int]]) -> None:
