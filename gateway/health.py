@@ -56,7 +56,7 @@ class EngineObject(msgspec.Struct, kw_only=True):
             backend=engine.backend,
             model=engine.models[0].model if engine.models else None,
             slots=engine.slots,
-            active=status.active,
+            active=min(status.active, engine.slots or status.active),
             state=scheduler_pb2.EngineStatus.State.Name(status.state).removeprefix("STATE_").lower(),
         )
 
