@@ -162,7 +162,6 @@ class Health:
             components["scheduler"] = _AWAY
             return components, None
 
-
     async def _examine_storage(self) -> Component:
         began = time.perf_counter()
         full = await self._storage.is_full()
