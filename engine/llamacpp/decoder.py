@@ -64,7 +64,13 @@ def _serve(link: socket.socket, inbox: Inbox) -> None:
             _run(link, inbox, Embedder(model, wanted.batch_tokens, alone=wanted.layout == EXACT), lambda: (0, 0))
         else:
             loop = Loop(model, wanted.layout)
-            _run(link, inbox, loop, lambda: (loop.running, sum(map(model.length, range(model.slots)))))
+            _run(link, inbox, loop, lambda: (loop.running, _held(model)))
+
+
+def _held(model: Model) -> int:
+    """Count the tokens in the KV cache."""
+    slots = range(model.slots)
+    return model.used_by(slots) if model.overcommitted else sum(map(model.length, slots))
 
 
 def _model(wanted: Open) -> Model | EmbeddingModel:
@@ -76,7 +82,7 @@ def _model(wanted: Open) -> Model | EmbeddingModel:
 
 
 def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder, usage: Callable[[], tuple[int, int]]) -> None:
-    """Step until the other end closes. `usage` tells the slots in use and the tokens that they all hold."""
+    """Step until the other end closes. `usage` tells the slots in use and the tokens in the KV cache."""
     tally = Tally()
     told = counted = time.monotonic()
     while (messages := _arrived(inbox, wait=loop.idle)) is not None:

@@ -135,7 +135,7 @@ class Figures(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=Tr
     running: int
     """sequences in slots now"""
     kv_used: int
-    """tokens that the slots hold now"""
+    """tokens in the KV cache now"""
     steps: list[int]
     """steps by the time they took, as tally.STEP_SECONDS has it"""
     step_seconds: float
