@@ -2,7 +2,7 @@
 
 import hypothesis
 
-pytest_plugins = ["postgres_fixture", "wheel_fixture"]
+pytest_plugins = ["postgres_fixture", "triton_fixture", "wheel_fixture"]
 
 hypothesis.settings.register_profile("haywain", deadline=None)
 hypothesis.settings.load_profile("haywain")

@@ -12,12 +12,14 @@ from google.api import httpbody_pb2
 from gateway.answer import Context, json_body
 from gateway.peers import Peer, Peers
 from gateway.query import parameters
+from gateway.storage import Storage
 from haywain import errors, openai, rpc
 from haywain.scheduler.v1 import scheduler_pb2
 
 __all__ = ["Health"]
 
 CHECK_SECONDS = 2.0
+FULL = "storage_full"
 _UNAVAILABLE = (("x-http-status", "503"), ("retry-after", "1"))
 
 
@@ -54,7 +56,7 @@ class EngineObject(msgspec.Struct, kw_only=True):
             backend=engine.backend,
             model=engine.models[0].model if engine.models else None,
             slots=engine.slots,
-            active=status.active,
+            active=min(status.active, engine.slots or status.active),
             state=scheduler_pb2.EngineStatus.State.Name(status.state).removeprefix("STATE_").lower(),
         )
 
@@ -96,9 +98,10 @@ class DetailedHealth(msgspec.Struct, kw_only=True):
 class Health:
     """The three routes."""
 
-    def __init__(self, peers: Peers) -> None:
-        """Take the services to ask."""
+    def __init__(self, peers: Peers, storage: Storage) -> None:
+        """Take what to ask."""
         self._peers = peers
+        self._storage = storage
 
     async def health(self, context: Context) -> httpbody_pb2.HttpBody:
         """Answer 200, or 503 with the reason."""
@@ -149,6 +152,7 @@ class Health:
         peers = (self._peers.files, self._peers.batches, *schedulers)
         async with asyncio.TaskGroup() as group:
             checks = {peer.name: group.create_task(_examine(peer)) for peer in peers}
+            checks["storage"] = group.create_task(self._examine_storage())
         components = {name: check.result() for name, check in checks.items()}
         if all(components[peer.name].status == "unhealthy" for peer in schedulers):
             return components, None
@@ -158,6 +162,12 @@ class Health:
         except errors.HaywainError:
             components |= dict.fromkeys((peer.name for peer in schedulers), _AWAY)
             return components, None
+
+    async def _examine_storage(self) -> Component:
+        began = time.perf_counter()
+        full = await self._storage.is_full()
+        latency = round((time.perf_counter() - began) * 1_000, 2)
+        return Component(status="unhealthy" if full else "healthy", latency_ms=latency, reason=FULL if full else None)
 
 
 async def _examine(peer: Peer) -> Component:
@@ -176,11 +186,13 @@ def _engine(status: scheduler_pb2.EngineStatus) -> Component:
 
 def _ailment(components: dict[str, Component], pool: scheduler_pb2.GetPoolStatusResponse | None) -> str:
     """Name what is wrong; empty when nothing is."""
-    away = [name for name, component in components.items() if component.status == "unhealthy"]
+    away = [name for name, component in components.items() if component is _AWAY]
     if pool:  # one of several schedulers is enough
         away = [name for name in away if not name.startswith("scheduler")]
     if away:
         return f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} not reachable"
+    if components["storage"].status == "unhealthy":
+        return FULL
     ready = scheduler_pb2.EngineStatus.STATE_READY
     return "" if pool and any(status.state == ready for status in pool.engines) else "no engine is ready"
 

@@ -159,7 +159,7 @@ def _is_rejected(line: bytes) -> bool:
 
 
 def _id(line: bytes) -> bytes:
-    return line[: line.index(b",")]
+    return line.partition(b",")[0]
 
 
 async def _first(journal: AsyncIterator[scheduler_pb2.ReadResultsResponse]) -> scheduler_pb2.ReadResultsResponse | None:

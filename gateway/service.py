@@ -23,6 +23,7 @@ from gateway.page import Page
 from gateway.peers import Peers
 from gateway.query import parameters
 from gateway.results import Results
+from gateway.storage import Storage
 from gateway.uploads import Uploads
 from haywain import log, rpc
 from haywain.gateway.v1 import gateway_pb2, gateway_pb2_grpc
@@ -52,7 +53,7 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
         self._models = Models(peers.scheduler)
         self._results = Results(peers)
         self._completions = Completions(peers.scheduler, self._models, settings.gateway)
-        self._health = Health(peers)
+        self._health = Health(peers, Storage(settings.data))
         self.metrics = Metrics(peers)
         self._page = Page()
 

@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
     up = _command(commands, "up", "start the whole mesh on this machine", _up)
     up.add_argument("--port", type=int, metavar="N", help="port of the REST and gRPC address (10900)")
-    up.add_argument("--engine", choices=("llamacpp", "upstream", "echo"), help="backend (llamacpp)")
+    up.add_argument("--engine", choices=("llamacpp", "triton", "upstream", "echo"), help="backend (llamacpp)")
     up.add_argument("--replicas", action="append", default=[], metavar="PROCESS=N", help="several of a process: scheduler=2")
     up.add_argument("--model", metavar="PATH", help="a GGUF file (the demo model)")
 

@@ -26,6 +26,8 @@ from haywain.gather import Gathered, gathered_on
 __all__ = ["BlobStore", "BlobWriter", "DirectoryBlobStore", "mapped"]
 
 CHUNK_BYTES = 512 * 1024
+KEPT_BYTES = 8 * 1024 * 1024
+"""What new work must leave of a disk."""
 _THREADS = 4
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 _T = TypeVar("_T")
@@ -70,6 +72,9 @@ class BlobStore(Protocol):
 
     async def clear_scratch(self, older_than: float) -> None:
         """Remove scratch files last changed before a Unix time: what dead writers left."""
+
+    async def check_room(self) -> None:
+        """Refuse new work when the storage is all but full, so that what runs has the rest. Raises StorageFull."""
 
 
 @contextlib.contextmanager
@@ -207,6 +212,12 @@ class DirectoryBlobStore:
                         path.unlink()
 
         await self._off_loop(clear, "scratch")
+
+    async def check_room(self) -> None:
+        """Look at the disk."""
+        found = await self._off_loop(lambda: os.statvfs(self._root), "room")
+        if found.f_bavail * found.f_frsize < KEPT_BYTES:
+            raise errors.StorageFull(retry_after=10)
 
     async def _off_loop(self, work: Callable[[], _T], key: str) -> _T:
         with mapped(f"blob {key}"):

@@ -47,6 +47,8 @@ class LlamaCppSettings(Section, frozen=True):
     """sequences a decoder process decodes together; 0: 16, or fewer so that all decoders' KV caches take 1 GiB at most"""
     context_length: int = 0
     """tokens a sequence; 0: the model's own, at most 2,048"""
+    kv_tokens: int = 0
+    """tokens of KV cache that a decoder's slots share; 0: each slot has context_length tokens of its own"""
     batch_tokens: int = 192
     """tokens a step takes: one of every running sequence, the rest of prompts; with fewer, nobody waits long for a step to end"""
     transcode: str = "auto"

@@ -8,6 +8,8 @@ fails, or SQLite gave up the whole transaction, each is run again in a transacti
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +27,8 @@ _T = TypeVar("_T")
 _Work = Callable[[Transaction], Any]
 _Outcome = Any
 """What a work gave, or the exception that it raised."""
+_LOG_BYTES = 6 * 1024 * 1024
+"""Half more than what SQLite writes to the log before it takes it over into the file and begins it anew."""
 GROUP = 64
 """Writes in one commit, at most."""
 
@@ -68,6 +72,7 @@ class SqliteDatabase:
         for executor in (self._writer, self._reader):
             await self._on(executor, partial(self._connect, executor))
         await self._on(self._writer, self._migrate)
+        await self._on(self._writer, self._reserve)
 
     async def write(self, work: Callable[[Transaction], _T]) -> _T:
         """Run `work` in one transaction on the writer thread."""
@@ -155,6 +160,11 @@ class SqliteDatabase:
                 connection.execute("rollback")
             raise
         return result
+
+    def _reserve(self) -> None:
+        """Take the room that the log (WAL) needs, once and for all: on a full disk there is still some for what makes room."""
+        with contextlib.suppress(OSError), Path(f"{self._file}-wal").open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, _LOG_BYTES)
 
     def _migrate(self) -> None:
         connection = self._connections[self._writer]

@@ -27,7 +27,10 @@ from triton_models import repository
 
 from haywain import demo_model
 
-__all__ = ["TritonServer", "triton"]
+__all__ = ["TEMPLATE", "TritonServer", "own_triton", "triton"]
+
+TEMPLATE = "{% for message in messages %}<{{ message.role }}> {{ message.content }} {% endfor %}<assistant>"
+"""a chat template whose control texts are words for the mocks"""
 
 _PACKAGE = "nvidia-pytriton==0.7.0"
 _NUMPY = "numpy==1.26.4"
@@ -90,11 +93,11 @@ class TritonServer:
         self.folder = folder
         self.log = folder / "requests.jsonl"
         self.log.touch()
-        self.port, self._http_port = free_port(), free_port()
+        self.port, self.http_port = free_port(), free_port()
         self.url = f"127.0.0.1:{self.port}"
         self._home = _unpacked()
         self._programs = _environment(folder / "env", self._home)
-        self._more = more
+        self.more = more
         self._regions: set[Path] = set()
         self.process: subprocess.Popen[bytes] | None = None
         repository.write(folder / "models", self.log, demo_model.fetch(quiet=True), parameters)
@@ -109,8 +112,8 @@ class TritonServer:
             *(str(server / "bin" / "tritonserver"), f"--model-repository={self.folder / 'models'}"),
             *(f"--backend-directory={server / 'backends'}", "--model-control-mode=explicit"),
             *(f"--load-model={model}" for model in models),
-            *("--grpc-address=127.0.0.1", f"--grpc-port={self.port}", "--http-address=127.0.0.1", f"--http-port={self._http_port}"),
-            *("--allow-metrics=false", "--exit-timeout-secs=5", *self._more),
+            *("--grpc-address=127.0.0.1", f"--grpc-port={self.port}", "--http-address=127.0.0.1", f"--http-port={self.http_port}"),
+            *("--allow-metrics=false", "--exit-timeout-secs=5", *self.more),
         ]
         environment = os.environ | {
             "PATH": f"{self._programs}:{os.environ.get('PATH', '')}",
@@ -132,7 +135,7 @@ class TritonServer:
             return False
 
     def _http(self, method: str, path: str, body: Any = None) -> httpx.Response:
-        url = f"http://127.0.0.1:{self._http_port}/v2/{path}"
+        url = f"http://127.0.0.1:{self.http_port}/v2/{path}"
         return httpx.request(method, url, json=body, timeout=60.0, trust_env=False)
 
     def load(self, model: str) -> None:
@@ -196,6 +199,16 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     server = TritonServer(tmp_path_factory.mktemp("triton"))
     try:
         server.start(*repository.MODELS)
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def own_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    """Give a server of the test's own, not started yet: for outages."""
+    server = TritonServer(tmp_path_factory.mktemp("triton"))
+    try:
         yield server
     finally:
         server.stop()

@@ -225,7 +225,7 @@ def _wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, deco
         raise SettingsError(f"engine.llamacpp.reasoning is {settings.reasoning!r}, expected one of: {', '.join(REASONING)}")
     pooling = _pooling(settings.pooling, vocabulary)
     usual = policy.slots(DEFAULT_SLOTS, vocabulary.kv_bytes_per_token, context, KV_BYTES // decoders)
-    slots = settings.slots or (DEFAULT_TEXTS if pooling else usual)
+    slots = settings.slots or (DEFAULT_TEXTS if pooling else DEFAULT_SLOTS if settings.kv_tokens else usual)
     if not 1 <= slots <= MAX_SLOTS:
         raise SettingsError(f"engine.llamacpp.slots is {slots}, expected 1 to {MAX_SLOTS}, or 0 for as many as fit")
     if settings.layout not in policy.LAYOUTS:
@@ -233,7 +233,20 @@ def _wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, deco
         raise SettingsError(f"engine.llamacpp.layout is {settings.layout!r}, expected one of: {expected}")
     layout = policy.EXACT if settings.deterministic else settings.layout
     step = max(settings.batch_tokens, slots, policy.CHUNK + 1)
-    return Open(str(path), slots, context, step, settings.threads, layout, pooling)
+    cells = _cells(settings, 0 if pooling else slots * context, context)
+    return Open(str(path), slots, context, step, settings.threads, layout, pooling, cells)
+
+
+def _cells(settings: LlamaCppSettings, most: int, context: int) -> int:
+    """Tell how many cells of KV cache all slots share; 0 where each has its own."""
+    cells = settings.kv_tokens
+    if not 0 < cells < most:
+        return 0
+    if cells < context:
+        raise SettingsError(f"engine.llamacpp.kv_tokens is {cells}, but a sequence may take context_length, {context}")
+    if settings.deterministic or settings.layout not in {policy.AUTO, "unified"}:
+        raise SettingsError("engine.llamacpp.kv_tokens is shared in the layout 'unified' only, which can't be deterministic")
+    return cells
 
 
 def _pooling(wanted: str, vocabulary: Vocabulary) -> str:

@@ -64,18 +64,25 @@ def _serve(link: socket.socket, inbox: Inbox) -> None:
             _run(link, inbox, Embedder(model, wanted.batch_tokens, alone=wanted.layout == EXACT), lambda: (0, 0))
         else:
             loop = Loop(model, wanted.layout)
-            _run(link, inbox, loop, lambda: (loop.running, sum(map(model.length, range(model.slots)))))
+            _run(link, inbox, loop, lambda: (loop.running, _held(model)))
+
+
+def _held(model: Model) -> int:
+    """Count the tokens in the KV cache."""
+    slots = range(model.slots)
+    return model.used_by(slots) if model.overcommitted else sum(map(model.length, slots))
 
 
 def _model(wanted: Open) -> Model | EmbeddingModel:
     path, slots, length = Path(wanted.path), wanted.slots, wanted.context_length
     if wanted.pooling:
         return EmbeddingModel(path, slots=slots, context_length=length, threads=wanted.threads, pooling=wanted.pooling)
-    return Model(path, slots=slots, context_length=length, batch_tokens=wanted.batch_tokens, threads=wanted.threads)
+    step, threads = wanted.batch_tokens, wanted.threads
+    return Model(path, slots=slots, context_length=length, batch_tokens=step, threads=threads, cells=wanted.cells)
 
 
 def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder, usage: Callable[[], tuple[int, int]]) -> None:
-    """Step until the other end closes. `usage` tells the slots in use and the tokens that they all hold."""
+    """Step until the other end closes. `usage` tells the slots in use and the tokens in the KV cache."""
     tally = Tally()
     told = counted = time.monotonic()
     while (messages := _arrived(inbox, wait=loop.idle)) is not None:

@@ -30,9 +30,9 @@ _COUNTERS = {
 class DecoderFigures(Collector):
     """Gathers what decoders tell; asked by the registry from `begin` to `end`."""
 
-    def __init__(self, decoders: int, slots: int, context_length: int) -> None:
-        """Each decoder has so many slots of that many tokens."""
-        self._slots, self._cells = slots, slots * context_length
+    def __init__(self, decoders: int, slots: int, cells: int) -> None:
+        """Each decoder has so many slots, and room for `cells` tokens."""
+        self._slots, self._cells = slots, cells
         self._now: list[Figures | None] = [None] * decoders
         self._pids: list[int] = [0] * decoders
         self._counts = dict.fromkeys(_COUNTERS, 0)

@@ -2,6 +2,9 @@
 
 A step admits waiting sequences to free slots, decodes one token of every running sequence, prefills a chunk of some prompts,
 samples, and says what came of it. Sequences come and go between steps; nobody waits for a batch to end.
+
+Where all slots share fewer cells than they could fill, sequences are let in by what is free. When nothing is, what idle slots hold
+goes first; then the youngest sequence pauses: it waits for a slot, evaluates what it said as if it were its prompt, and goes on.
 """
 
 from __future__ import annotations
@@ -9,18 +12,16 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
 from engine.llamacpp import policy, prefixes
-from engine.llamacpp.grammar import Grammar
 from engine.llamacpp.messages import Begin, Cancel, Chance, Delta, Ended, FromDecoder
-from engine.llamacpp.model import Model
+from engine.llamacpp.model import Batch, KvFull, Model
 from engine.llamacpp.policy import Layout
-from engine.llamacpp.sampling import Logits, Sampler, StuckError, is_plain_greedy, likeliest
-from engine.llamacpp.text import Text
-from engine.llamacpp.vocabulary import Vocabulary
+from engine.llamacpp.sampling import Logits, StuckError, likeliest
+from engine.llamacpp.sequence import Entry, Sequence
 from haywain.errors import SettingsError
 
 __all__ = ["Loop"]
@@ -29,48 +30,6 @@ _USUAL_OUTPUT = 64
 """tokens of an answer that are counted on, at most"""
 _URGENT = 1
 """a lane whose rows don't wait for a change of layout"""
-
-
-_Entry = tuple[int, int, Begin]
-"""what waits: by lane, then by arrival"""
-
-
-class _Sequence:
-    """A sequence in a slot: prefilling until all of its prompt is evaluated, then decoding."""
-
-    def __init__(self, entry: _Entry, place: prefixes.Place, vocabulary: Vocabulary) -> None:
-        self.entry = entry
-        self.begin = begin = entry[2]
-        self.slot = place.slot
-        self.prompt = np.frombuffer(begin.tokens, np.int32)
-        self.cached = self.evaluated = place.keep
-        self.next = -1
-        """the token to evaluate next, once decoding"""
-        self.output = 0
-        self.text = Text(begin.stops)
-        self.sampler = self._sampler(vocabulary)
-        self.marked = -1
-        self.chances: list[tuple[int, Chance]] = []
-        """not told yet, each with where its token begins in the text"""
-        self.since = time.monotonic()
-
-    def _sampler(self, vocabulary: Vocabulary) -> Sampler | None:
-        """Make what chooses tokens where the best one won't do."""
-        begin = self.begin
-        if is_plain_greedy(begin.sampling) and not begin.grammar:
-            return None
-        return Sampler(begin.sampling, self.prompt, Grammar(vocabulary, begin.grammar) if begin.grammar else None)
-
-    def told(self, end: int) -> list[Chance]:
-        """Take the chances of the tokens that begin before `end`."""
-        taken = [chance for start, chance in self.chances if start < end]
-        del self.chances[: len(taken)]
-        return taken
-
-    @property
-    def left(self) -> int:
-        """Prompt tokens not evaluated yet."""
-        return len(self.prompt) - self.evaluated
 
 
 class Loop:
@@ -82,18 +41,19 @@ class Loop:
         Raises SettingsError when there is no memory for it.
         """
         self._model = model
-        self._chooses = layout == policy.AUTO
-        if layout:
+        self._chooses = layout == policy.AUTO and not model.overcommitted
+        if layout and not model.overcommitted:
             self._lay_out(Layout(flash=False, exact=True) if layout == policy.EXACT else policy.LAYOUTS[layout])
         for slot in range(model.slots):
             model.forget(slot)
         self._vocabulary = model.vocabulary
-        self._waiting: list[_Entry] = []
+        self._waiting: list[Entry] = []
         self._arrivals = 0
         self._free = set(range(model.slots))
         self._held = [prefixes.Held(model.context_length) for _ in range(model.slots)]
         self._admissions = 0
-        self._running: dict[int, _Sequence] = {}
+        self._running: dict[int, Sequence] = {}
+        self.pauses = 0
         self._events: list[FromDecoder] = []
 
     @property
@@ -106,23 +66,23 @@ class Loop:
         """Slots in use."""
         return len(self._running)
 
-    def accept(self, messages: Sequence[Begin | Cancel]) -> None:
+    def accept(self, messages: Iterable[Begin | Cancel]) -> None:
         """Take new sequences and cancellations; both have effect at the next step."""
         for message in messages:
             if isinstance(message, Begin):
                 self._arrivals += 1
-                heapq.heappush(self._waiting, (message.lane, self._arrivals, message))
+                heapq.heappush(self._waiting, Entry(message.lane, self._arrivals, message))
             else:
                 self._cancel(message.run)
 
     def step(self) -> list[FromDecoder]:
         """Go one step; tell what happened, in order."""
         self._admit()
-        decoding, prefilling = self._split()
+        decoding, shares = self._plan()
         # The shape of a computation changes its last bits: what must not depend on others is computed alone.
         for together in [[sequence] for sequence in decoding] if self._model.layout.exact else [decoding]:
             self._decode(together)
-        for sequence, size in self._shares(len(decoding), prefilling):
+        for sequence, size in shares:
             self._prefill(sequence, size)
         events, self._events = self._events, []
         return events
@@ -136,7 +96,7 @@ class Loop:
         """Change to the layout that suits the rows at hand, once none runs; False while those that run must end first."""
         if not (self._chooses and self._waiting and self._free):
             return True
-        begins = [entry[2] for entry in self._waiting] + [sequence.begin for sequence in self._running.values()]
+        begins = [entry.begin for entry in self._waiting] + [sequence.begin for sequence in self._running.values()]
         prompts = sorted((np.frombuffer(begin.tokens, np.int32) for begin in begins), key=lambda prompt: prompt.tobytes())
         shared = sum(prefixes.common(one, other) for one, other in itertools.pairwise(prompts))
         # What is generated, too; but few rows say all that they may.
@@ -152,29 +112,70 @@ class Loop:
             self._running.clear()
             self._lay_out(layout)
             return True
-        return self._waiting[0][0] <= _URGENT
+        return self._waiting[0].lane <= _URGENT
 
     def _admit(self) -> None:
         """Put waiting sequences into free slots, the urgent ones first; some wait for a prefix that is just being evaluated."""
         if not self._suits():
             return
-        later: list[_Entry] = []
+        later: list[Entry] = []
         coming = {sequence.slot: sequence.prompt for sequence in self._running.values() if sequence.left}
         while self._waiting and self._free:
             entry = heapq.heappop(self._waiting)
-            prompt = np.frombuffer(entry[2].tokens, np.int32)
+            prompt = entry.prompt
             place = prefixes.place(prompt, self._held, self._free, coming, self._model.layout)
             if place is None:
                 later.append(entry)
                 continue
-            self._seat(_Sequence(entry, place, self._vocabulary), place)
+            if not self._fits(entry, place):
+                later.append(entry)
+                break
+            self._seat(entry.paused or Sequence(entry, self._vocabulary), place)
             coming[place.slot] = prompt
         for entry in later:
             heapq.heappush(self._waiting, entry)
 
-    def _seat(self, sequence: _Sequence, place: prefixes.Place) -> None:
+    def _fits(self, entry: Entry, place: prefixes.Place) -> bool:
+        """Tell whether there are cells for another sequence, beside what those that run are about to need."""
+        if not self._model.overcommitted or not self._running:
+            return True
+        slots = [sequence.slot for sequence in self._running.values()]
+        shared = place.keep if place.source in slots else 0
+        running = [(sequence.left, sequence.unsaid) for sequence in self._running.values()]
+        free = self._model.cells - self._model.used_by(slots)
+        return policy.admits(free, (len(entry.prompt) - shared, entry.unsaid), running)
+
+    def _plan(self) -> tuple[list[Sequence], list[tuple[Sequence, int]]]:
+        """Decide who decodes and who prefills how much, within the cells there are."""
+        while True:
+            decoding, prefilling = self._split()
+            shares = self._shares(len(decoding), prefilling)
+            if self._has_room(len(decoding) + sum(size for _, size in shares)):
+                return decoding, shares
+
+    def _has_room(self, needed: int) -> bool:
+        """Make room for so many tokens; False when a sequence had to pause for it, after which less is needed."""
+        while self._model.free_cells < needed:
+            idle = [slot for slot in self._free if self._held[slot].size]
+            if not idle:
+                self._pause_youngest()
+                return False
+            coldest = min(idle, key=lambda slot: (self._held[slot].used, slot))
+            self._model.forget(coldest)
+            self._held[coldest].cut(0)
+        return True
+
+    def _pause_youngest(self) -> None:
+        sequence = max(self._running.values(), key=lambda sequence: sequence.entry[:2])
+        self.pauses += 1
+        del self._running[sequence.begin.run]
+        self._free.add(sequence.slot)
+        heapq.heappush(self._waiting, sequence.pause())
+
+    def _seat(self, sequence: Sequence, place: prefixes.Place) -> None:
         """Make a slot hold what its sequence has of its prompt already."""
         slot, source, keep = place
+        sequence.sit(place)
         if slot == source:
             self._model.forget(slot, keep)
             self._held[slot].cut(keep)
@@ -186,7 +187,7 @@ class Loop:
         self._free.remove(slot)
         self._running[sequence.begin.run] = sequence
 
-    def _split(self) -> tuple[list[_Sequence], list[_Sequence]]:
+    def _split(self) -> tuple[list[Sequence], list[Sequence]]:
         """Give who decodes, by slot, and who prefills, the most urgent first."""
         decoding = [sequence for sequence in self._running.values() if not sequence.left]
         prefilling = [sequence for sequence in self._running.values() if sequence.left]
@@ -194,34 +195,48 @@ class Loop:
         prefilling.sort(key=lambda sequence: sequence.begin.lane)
         return decoding, prefilling
 
-    def _shares(self, decoding: int, prefilling: list[_Sequence]) -> list[tuple[_Sequence, int]]:
+    def _shares(self, decoding: int, prefilling: list[Sequence]) -> list[tuple[Sequence, int]]:
         sizes = policy.share(decoding, [sequence.left for sequence in prefilling], self._model.batch.capacity)
         return [(sequence, size) for sequence, size in zip(prefilling, sizes, strict=True) if size]
 
-    def _decode(self, decoding: list[_Sequence]) -> None:
+    def _decode(self, decoding: list[Sequence]) -> None:
         if not decoding:
             return
         batch = self._model.batch
         batch.clear()
         for sequence in decoding:
             batch.add(sequence.slot, sequence.next, self._model.length(sequence.slot), logits=True)
-        logits = self._model.decode(batch)
+        logits = self._evaluate(batch)
+        if logits is None:
+            return
         for sequence in decoding:
             self._held[sequence.slot].generated(sequence.next)
         self._sample(decoding, logits)
 
-    def _prefill(self, sequence: _Sequence, size: int) -> None:
+    def _prefill(self, sequence: Sequence, size: int) -> None:
         batch = self._model.batch
         batch.clear()
         chunk = sequence.prompt[sequence.evaluated : sequence.evaluated + size]
         batch.add(sequence.slot, chunk, sequence.evaluated, logits=size == sequence.left)
+        logits = self._evaluate(batch)
+        if logits is None:
+            return
         sequence.evaluated += size
-        logits = self._model.decode(batch)
         self._held[sequence.slot].prefilled(chunk)
         if not sequence.left:
             self._sample([sequence], logits)
 
-    def _sample(self, sequences: list[_Sequence], logits: Logits) -> None:
+    def _evaluate(self, batch: Batch) -> Logits | None:
+        """Evaluate a batch; None when the KV cache had no room for it, and a sequence paused."""
+        try:
+            return self._model.decode(batch)
+        except KvFull:
+            if len(self._running) < 2:
+                raise
+            self._pause_youngest()
+            return None
+
+    def _sample(self, sequences: list[Sequence], logits: Logits) -> None:
         best = logits.argmax(axis=1).tolist()
         for sequence, row, token in zip(sequences, logits, best, strict=True):
             try:
@@ -243,30 +258,21 @@ class Loop:
         logprob, top = likeliest(logits, token, count)
         return Chance(written(token), logprob, [(written(other), chance) for other, chance in top])
 
-    def _append(self, sequence: _Sequence, token: int) -> None:
+    def _append(self, sequence: Sequence, token: int) -> None:
         sequence.next = token
+        sequence.tokens.append(token)
         sequence.output += 1
         if self._vocabulary.ends(token):
             del sequence.chances[-1:]  # it is no part of the text
             self._end(sequence, "stop")
-        elif self._says(sequence, token):
-            sequence.chances = [(start, chance) for start, chance in sequence.chances if start < sequence.text.size]
+        elif sequence.says(token, self._vocabulary):
             self._end(sequence, "stop")
         elif sequence.output >= sequence.begin.max_output:
             self._end(sequence, "length")
         elif sequence.begin.stream and (text := sequence.text.take()):
             self._events.append(Delta(sequence.begin.run, text, sequence.told(sequence.text.told)))
 
-    def _says(self, sequence: _Sequence, token: int) -> bool:
-        """Add a token to a text; True when a stop string is complete."""
-        begin = sequence.begin
-        piece = self._vocabulary.written(token) if token in begin.shown else self._vocabulary.piece(token)
-        stopped = sequence.text.add(piece)
-        if begin.mark and sequence.marked < 0 and sequence.text.ends(begin.mark, len(piece)):
-            sequence.marked = sequence.output
-        return stopped
-
-    def _end(self, sequence: _Sequence, finish: str) -> None:
+    def _end(self, sequence: Sequence, finish: str) -> None:
         del self._running[sequence.begin.run]
         self._free.add(sequence.slot)
         run_ms = int((time.monotonic() - sequence.since) * 1000)
@@ -287,7 +293,7 @@ class Loop:
         if sequence is not None:
             self._end(sequence, "cancelled")
             return
-        kept = [entry for entry in self._waiting if entry[2].run != run]
+        kept = [entry for entry in self._waiting if entry.begin.run != run]
         if len(kept) < len(self._waiting):
             self._waiting = kept
             heapq.heapify(self._waiting)

@@ -42,7 +42,7 @@ class Need:
 def need(wanted: Open, vocabulary: Vocabulary, decoders: int) -> Need:
     """Estimate for this many decoders."""
     texts = 1 if wanted.pooling else wanted.slots  # texts to embed are evaluated within the length of one
-    tokens = texts * -(-wanted.context_length // 256) * 256
+    tokens = wanted.cells or texts * -(-wanted.context_length // 256) * 256
     width = max(1, vocabulary.number("embedding_length"))
     heads = max(1, vocabulary.number("attention.head_count"))
     hidden = vocabulary.number("feed_forward_length") or 4 * width

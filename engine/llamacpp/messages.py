@@ -46,6 +46,8 @@ class Open(msgspec.Struct, array_like=True, tag=True, frozen=True):
     """auto, flash, plain, unified, or exact"""
     pooling: str = ""
     """mean, cls or last: what makes a vector of a text; empty: the model generates"""
+    cells: int = 0
+    """tokens of KV cache that all slots share; 0: as many as fill them all"""
 
 
 class Begin(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True):
@@ -133,7 +135,7 @@ class Figures(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=Tr
     running: int
     """sequences in slots now"""
     kv_used: int
-    """tokens that the slots hold now"""
+    """tokens in the KV cache now"""
     steps: list[int]
     """steps by the time they took, as tally.STEP_SECONDS has it"""
     step_seconds: float

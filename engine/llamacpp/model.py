@@ -1,7 +1,8 @@
 """A model with its weights and one context of many slots.
 
 Every argument is checked here before it goes to the library, which answers some bad ones by ending the process. Each slot is a
-sequence of llama.cpp, as a rule with a KV stream of its own: what one holds never moves because of another.
+sequence of llama.cpp, as a rule with a KV stream of its own: what one holds never moves because of another. With fewer cells than
+all slots could fill, they share them.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from engine.llamacpp.cells import Cells
 from engine.llamacpp.native import amx_is_compiled_in, complaints, library
 from engine.llamacpp.policy import Layout
 from engine.llamacpp.vocabulary import Vocabulary
 from haywain.errors import HaywainError, SettingsError
 
-__all__ = ["MAX_SLOTS", "Batch", "DecodeFailed", "Model", "Tokens", "load"]
+__all__ = ["MAX_SLOTS", "Batch", "DecodeFailed", "KvFull", "Model", "Tokens", "load"]
 
 MAX_SLOTS: Final = 256
 """llama.cpp's LLAMA_MAX_SEQ"""
+_FULL: Final = 1
+"""llama_decode's status for a KV cache without room"""
 _STEP: Final = 256
 """a stream's length is rounded up to this"""
 
@@ -32,6 +36,10 @@ Tokens = npt.NDArray[np.int32]
 
 class DecodeFailed(HaywainError):
     """llama.cpp could not evaluate a batch."""
+
+
+class KvFull(DecodeFailed):
+    """The KV cache has no room for a batch; it is as it was before."""
 
 
 class Batch:
@@ -117,13 +125,16 @@ def load(path: Path) -> Any:
 class Model:
     """Weights and a context of `slots` sequences, `context_length` tokens each. For one thread."""
 
-    def __init__(self, path: Path, *, slots: int, context_length: int, batch_tokens: int, threads: int) -> None:
-        """Load. Raises SettingsError in one clear line."""
+    def __init__(self, path: Path, *, slots: int, context_length: int, batch_tokens: int, threads: int, cells: int = 0) -> None:
+        """Load. `cells` of the KV cache are shared by all slots, where given. Raises SettingsError in one clear line."""
         if not 1 <= slots <= MAX_SLOTS:
             raise SettingsError(f"engine.llamacpp.slots must be 1 to {MAX_SLOTS}, not {slots}")
         self.slots = slots
         self.context_length = context_length
-        self.layout = Layout()
+        self.overcommitted = 0 < cells < slots * context_length
+        """whether the slots can't all be full at the same time"""
+        self.cells = max(cells, context_length) if self.overcommitted else slots * context_length
+        self.layout = Layout(flash=False, unified=True) if self.overcommitted else Layout()
         self._threads = threads
         self._context: Any = None
         with contextlib.ExitStack() as undo:
@@ -134,15 +145,18 @@ class Model:
             undo.callback(self.batch.close)
             undo.callback(self._free_context)
             if not self.lay_out(self.layout):
-                size = self.vocabulary.kv_bytes_per_token * self._rounded() * slots / 2**20
+                size = self.vocabulary.kv_bytes_per_token * self._all_cells() / 2**20
                 reason = f"{slots} slots of {context_length} tokens need {size:.0f} MiB of KV cache"
                 raise SettingsError(f"model {path} has no room to run: {reason}; {complaints()}")
             self._undo = undo.pop_all()
 
     def lay_out(self, layout: Layout) -> bool:
         """Empty every slot and compute in another way from now on; False when there is no memory for it, and nothing runs then."""
+        if self.overcommitted and not layout.unified:
+            raise ValueError("slots that share their cells need a unified KV cache")
         self._free_context()
         self._lengths = [0] * self.slots
+        self._cells = Cells(self.cells, self.slots)
         self.layout = layout
         self._context = library.llama_init_from_model(self._model, self._parameters(layout))
         if not self._context:
@@ -157,7 +171,7 @@ class Model:
 
     def _parameters(self, layout: Layout) -> Any:
         parameters = library.llama_context_default_params()
-        parameters.n_ctx = self._rounded() * self.slots
+        parameters.n_ctx = self._all_cells()
         parameters.n_seq_max = self.slots
         # Alike, so that no chunk is cut into one with a single token at its end, which would be computed in another way.
         parameters.n_batch = parameters.n_ubatch = self.batch.capacity
@@ -169,8 +183,10 @@ class Model:
         parameters.no_perf = True
         return parameters
 
-    def _rounded(self) -> int:
-        return -(-self.context_length // _STEP) * _STEP
+    def _all_cells(self) -> int:
+        if self.overcommitted:
+            return -(-self.cells // _STEP) * _STEP
+        return -(-self.context_length // _STEP) * _STEP * self.slots
 
     def warm_up(self) -> None:
         """Evaluate a few tokens, so that what can't run here ends the process now and not with a caller's request."""
@@ -183,11 +199,38 @@ class Model:
         """Tell how many tokens of a slot are in the KV cache."""
         return self._lengths[slot]
 
+    @property
+    def free_cells(self) -> int:
+        """How many cells nobody holds; enough, where slots don't share them."""
+        return self._cells.free if self.overcommitted else self.cells
+
+    def used_by(self, slots: Iterable[int]) -> int:
+        """Count the cells that these slots hold."""
+        return self._cells.used_by(slots)
+
     def decode(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Evaluate; give the logits wanted, in the order of the batch: a view, valid until the next call.
 
-        Raises DecodeFailed, after which nothing in the KV cache can be relied on, and ValueError for a batch that makes no sense.
+        Raises KvFull; DecodeFailed, after which nothing in the KV cache can be relied on; ValueError for a batch without sense.
         """
+        lengths = self._followed(batch)
+        if batch.size > self.free_cells:
+            raise KvFull(f"{batch.size} tokens don't fit {self.free_cells} free cells of the KV cache")
+        status = library.llama_decode(self._context, batch.native())
+        if status == _FULL:
+            raise KvFull(f"the KV cache has no room for {batch.size} tokens")
+        self._lengths = lengths
+        if self.overcommitted:
+            for slot, start, end in batch.runs():
+                self._cells.grow(slot, end - start)
+        if status != 0:
+            raise DecodeFailed(f"llama_decode answered {status} for {batch.size} tokens: {complaints()}")
+        if not batch.outputs:
+            return np.empty((0, self.vocabulary.size), np.float32)
+        return np.ctypeslib.as_array(library.llama_get_logits(self._context), (batch.outputs, self.vocabulary.size))
+
+    def _followed(self, batch: Batch) -> list[int]:
+        """Tell how many tokens slots hold once a batch is evaluated. Raises ValueError when it makes no sense."""
         if not batch.size or not batch.tokens_within(self.vocabulary.size):
             raise ValueError("a batch has tokens, all of them of the vocabulary")
         lengths = self._lengths.copy()
@@ -198,13 +241,7 @@ class Model:
                 held = f"slot {slot} holds {lengths[slot]} of {self.context_length} tokens"
                 raise ValueError(f"{held}; {start} to {end} can't follow")
             lengths[slot] = end
-        self._lengths = lengths
-        status = library.llama_decode(self._context, batch.native())
-        if status != 0:
-            raise DecodeFailed(f"llama_decode answered {status} for {batch.size} tokens: {complaints()}")
-        if not batch.outputs:
-            return np.empty((0, self.vocabulary.size), np.float32)
-        return np.ctypeslib.as_array(library.llama_get_logits(self._context), (batch.outputs, self.vocabulary.size))
+        return lengths
 
     def forget(self, slot: int, keep: int = 0) -> None:
         """Drop a slot's tokens from `keep` on."""
@@ -212,6 +249,8 @@ class Model:
             raise ValueError(f"slot {slot} of {self.slots} can't be cut to {keep} tokens")
         library.llama_memory_seq_rm(self._memory, slot, keep or -1, -1)
         self._lengths[slot] = keep
+        if self.overcommitted:
+            self._cells.cut(slot, keep)
 
     def copy(self, source: int, target: int, keep: int) -> None:
         """Make a slot hold the first `keep` tokens of another one, in place of what it held."""
@@ -222,6 +261,8 @@ class Model:
         end = keep if self.layout.unified else -1
         library.llama_memory_seq_cp(self._memory, source, target, 0 if self.layout.unified else -1, end)
         self._lengths[target] = self._lengths[source]
+        if self.overcommitted:
+            self._cells.share(source, target, self._lengths[source])
         self.forget(target, keep)
 
     def close(self) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = [
-    "AUTO", "CHUNK", "EXACT", "LAYOUTS", "LEAST", "TILE", "Layout", "chunk", "decoder", "fit", "layout", "pack", "reusable",
-    "share", "slots", "tiled",
+    "AUTO", "CHUNK", "EXACT", "LAYOUTS", "LEAST", "TILE", "Layout", "admits", "chunk", "decoder", "fit", "layout", "pack",
+    "reusable", "share", "slots", "tiled",
 ]  # fmt: skip
 
 CHUNK = 128
@@ -104,6 +104,19 @@ def share(decoding: int, remaining: Sequence[int], budget: int) -> list[int]:
         shares[place] = size
         room -= size
     return shares
+
+
+_MARGIN = 64
+"""tokens of an answer that room is kept for; those who say more may have to pause others"""
+
+
+def admits(free: int, new: tuple[int, int], running: Sequence[tuple[int, int]]) -> bool:
+    """Tell whether one more sequence is let in where all share `free` cells, those of idle slots among them.
+
+    Each is told by the tokens that it still has to evaluate, and those that it may still say. A few of these are counted on: if
+    all said all they may, few would run; if too many do, some pause.
+    """
+    return sum(left + min(unsaid, _MARGIN) for left, unsaid in (new, *running)) <= free
 
 
 def pack(sizes: Sequence[int], budget: int, most: int) -> int:

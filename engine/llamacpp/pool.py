@@ -80,7 +80,7 @@ class Pool:
         self._waiting: list[tuple[int, int, Begin]] = []
         self._at: dict[int, _Decoder | None] = {}
         self._keeping: list[asyncio.Task[None]] = []
-        self._figures = DecoderFigures(count, wanted.slots, wanted.context_length)
+        self._figures = DecoderFigures(count, wanted.slots, wanted.cells or wanted.slots * wanted.context_length)
 
     async def start(self, path: str = "") -> None:
         """Start all of them, with the model in another file if `path` is given.

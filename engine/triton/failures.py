@@ -2,7 +2,10 @@
 
 busy       its queue is full, or the model says that it can't take more: sent again, with fewer at a time
 away       the server or its model is not there: sent again when it is back; the request never ran
-lost       the connection, or the model's process, broke under the request, which may be what broke it
+lost       the connection broke under the request, which may be what broke it
+dead       the model's process is dead, of this request or of an earlier one; Triton says that the model is ready all the same
+slow       no answer for too long: sent again, as if it was lost
+late       its deadline has passed
 stopped    cancelled, though not by us: sent again
 refused    the request's own fault: the row's error
 failed     the model failed on it: the row's error, after tries elsewhere
@@ -19,13 +22,13 @@ from haywain.errors import HaywainError, InvalidRequest
 
 __all__ = ["Failure", "Kind", "failure"]
 
-Kind = Literal["busy", "away", "lost", "slow", "late", "stopped", "refused", "failed"]
+Kind = Literal["busy", "away", "lost", "dead", "slow", "late", "stopped", "refused", "failed"]
 
 _REQUEST_ID = re.compile(r"^\[request id: [^\]]*\] ")
 _BY_MESSAGE: Final[tuple[tuple[re.Pattern[str], Kind], ...]] = (
     (re.compile(r"Exceeds maximum queue size|Request timeout expired|Max(imum)? queue size"), "busy"),
     (re.compile(r"Request for unknown model|model .* is not ready|Server is stopping|Server is not ready"), "away"),
-    (re.compile(r"Stub process .* is not healthy|stub process has exited|Failed to initialize stub"), "lost"),
+    (re.compile(r"Stub process .* is not healthy|stub process has exited|Failed to initialize stub"), "dead"),
     (re.compile(r"[Rr]equest (was|has been) cancell?ed"), "stopped"),
 )
 _BY_CODE: Final[dict[grpc.StatusCode, Kind]] = {

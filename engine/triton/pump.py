@@ -3,6 +3,7 @@
     submit ─▶ waiting ─▶ in Triton (at most `width` at a time) ─▶ its owner
                  ▲              │ busy: width is halved; it grows again by one for each full width of answers
                  │◀─────────────┤ away: nothing is sent until the model is ready again
+                 │              │ dead: then one at a time, until one is answered
                  │              │ stopped there, not by us: sent again, a bounded number of times
               suspects ◀────────┘ lost: sent again; lost twice: alone, with nothing beside it; lost then: it fails
 
@@ -55,13 +56,16 @@ class Pump:
         self._waiting: tuple[deque[Run], deque[Run]] = (deque(), deque())
         self._suspects: deque[Run] = deque()
         self._alone = False
+        self._proven = True
+        """whether the model has answered since it was last found dead"""
+        self._told = False
         self._sent: dict[Run, asyncio.Task[None]] = {}
         self._alarm: asyncio.TimerHandle | None = None
 
     @property
     def width(self) -> int:
         """How many may be in Triton at the same time now."""
-        return max(1, int(self._width))
+        return max(1, int(self._width)) if self._proven else 1
 
     def submit(self, runs: Iterable[Run]) -> None:
         """Take runs; their owners hear of each."""
@@ -99,8 +103,9 @@ class Pump:
                 self._away(reason)
             elif not reason and self._reason:
                 await back()
-                _log.info("triton.back", model=self._fitted.interface.model)
                 self._reason = ""
+                if self._proven:
+                    self._back()
                 self._send()
 
     async def _look(self) -> str:
@@ -160,6 +165,8 @@ class Pump:
             run.owner.failed(run, Failure("failed", f"internal error: {type(error).__name__}"))
         else:
             self._pause = 0.0
+            self._proven = True
+            self._back()
             self._width = min(float(self._slots), self._width + 1.0 / self._width)
 
     async def _exchange(self, run: Run) -> None:
@@ -191,17 +198,20 @@ class Pump:
         run.tries += failure.kind == "stopped"
         if failure.kind in {"refused", "failed", "late"} or run.said or run.tries >= _TRIES:
             run.owner.failed(run, failure)
-        elif failure.kind in {"lost", "slow"}:
+        elif failure.kind in {"lost", "slow"} or (failure.kind == "dead" and self._proven):
             self._lost(run, failure.reason)
+        elif failure.kind == "dead":
+            self._waiting[not run.interactive].append(run)  # the last, so that each has its turn at trying
         else:
             if failure.kind == "busy":
                 self._busy(run)
             elif failure.kind == "away":
                 self._away(failure.reason)
             self._waiting[not run.interactive].appendleft(run)
-        if failure.kind == "lost":
+        if failure.kind in {"lost", "dead"}:
             self._away(failure.reason)
             self._break(failure.reason)
+            self._proven = failure.kind == "lost" and self._proven
 
     def _lost(self, run: Run, reason: str) -> None:
         run.losses += 1
@@ -225,9 +235,15 @@ class Pump:
         self._not_before = now + self._pause
 
     def _away(self, reason: str) -> None:
-        if not self._reason:
+        self._reason = self._reason or reason or "away"
+        if not self._told:
+            self._told = True
             _log.warning("triton.away", model=self._fitted.interface.model, reason=reason[:300])
-            self._reason = reason or "away"
+
+    def _back(self) -> None:
+        if self._told:
+            self._told = False
+            _log.info("triton.back", model=self._fitted.interface.model)
 
     def _break(self, reason: str) -> None:
         """Stop what is in Triton, and send it again: of a model whose process died nobody else would tell."""

@@ -112,6 +112,7 @@ class Row:
         result = answers.answer_result(self.sequence_id, self._body(ends, usage), usage, queue_ms=queue_ms, run_ms=run_ms)
         if prepared.seed is not None:
             result.seed = prepared.seed
+        result.derived.extend(sorted(set().union(*(end.derived for end in ends))))
         self.end(result)
 
     def _body(self, ends: list[End], usage: openai.CompletionUsage) -> bytes:

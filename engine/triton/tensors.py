@@ -44,7 +44,10 @@ def _number(datatype: str, value: Any) -> Any:
         if not isinstance(value, bool | int):
             raise ValueError(f"{value!r} is neither true nor false")
         return bool(value)
-    return int(value) if datatype in _INTEGERS else float(value)
+    try:
+        return int(value) if datatype in _INTEGERS else float(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is no number for a tensor of type {datatype}") from None
 
 
 def decode(datatype: str, data: bytes) -> list[Any]:

@@ -6,6 +6,8 @@ import { drawErrors } from "./errors.js";
 import { at, count, iso, rate, rows, since, span, STATUS, STOPPED, TERMINAL, WAITING } from "./words.js";
 
 const PAGE = 25;
+const WHOLE_MS = 5_000; // a page may hold thousands of bad lines: in between, only what runs is asked for
+const FEW = 6;
 const DETAILS = ["Batch", "Model", "Endpoint", "Input", "Priority", "Metadata", "Tokens", "Created", "Started", "Ended", "Expires"];
 
 const news = byId("news");
@@ -13,14 +15,31 @@ const notices = byId("notices");
 const names = new Map(); // file ids to names; null while one is asked for, and for files that are no more
 const statuses = new Map(); // what was shown last, to tell what is new
 const pages = [""]; // the `after` of each page up to the one that is shown
+let shown = { after: null, at: -Infinity, batches: [] };
 
 const list = new Keyed(byId("batch-list"), makeView, updateView);
 
 export async function refresh() {
+  const live = shown.batches.filter((batch) => !TERMINAL.has(batch.status));
+  const fresh = shown.after === pages.at(-1) && performance.now() < shown.at + WHOLE_MS;
+  return fresh && live.length && live.length <= FEW ? refreshLive(live) : refreshWhole();
+}
+
+async function refreshLive(live) {
+  const page = shown;
+  const found = await Promise.all(live.map((batch) => get(`/v1/batches/${encodeURIComponent(batch.id)}`)));
+  const newest = new Map(found.map((batch) => [batch.id, batch]));
+  page.batches = page.batches.map((batch) => newest.get(batch.id) ?? batch);
+  if (page === shown) show(page.batches);
+  return shown.batches;
+}
+
+async function refreshWhole() {
   const asked = pages.at(-1);
   const page = await get(`/v1/batches?limit=${PAGE}${asked ? `&after=${encodeURIComponent(asked)}` : ""}`);
   if (asked !== pages.at(-1)) return page.data; // somebody turned the page meanwhile
-  list.show(page.data, (batch) => batch.id);
+  shown = { after: asked, at: performance.now(), batches: page.data };
+  show(page.data);
   setHidden(byId("batches-empty"), page.data.length > 0);
   setText(byId("batches-empty"), pages.length > 1 ? "There are no older batches." : "No batches yet. Drop a file above.");
   setText(byId("page"), `Page ${pages.length}`);
@@ -28,13 +47,17 @@ export async function refresh() {
   setDisabled(byId("newer"), pages.length === 1);
   setDisabled(byId("older"), !page.has_more);
   setAttribute(byId("older"), "data-after", page.last_id ?? "");
-  page.data.forEach(tellNews);
   return page.data;
+}
+
+function show(batches) {
+  list.show(batches, (batch) => batch.id);
+  batches.forEach(tellNews);
 }
 
 export async function showNewest() {
   pages.length = 1;
-  await refresh();
+  await refreshWhole();
 }
 
 export function start(refreshSoon) {
@@ -205,8 +228,8 @@ function askToCancel(view) {
     try {
       const batch = await post(`/v1/batches/${encodeURIComponent(view.id)}/cancel`, {});
       view.title.focus();
-      updateView(view, batch);
-      tellNews(batch);
+      shown.batches = shown.batches.map((other) => (other.id === batch.id ? batch : other));
+      show(shown.batches);
     } catch (error) {
       say(`“${view.title.textContent}” can’t be cancelled: ${error.message}`);
     } finally {

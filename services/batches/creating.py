@@ -116,6 +116,7 @@ class Creator:
     async def _new(self, request: batches_pb2.CreateBatchRequest, keys: list[Key]) -> _Response:
         record = new_record(request, self._settings.batches, self._clock.now())
         wait = patience(request)
+        await self._own_files.check_room()
         await self._store.intend(record.batch_id)
         crash.point("batches:intended")
         try:

@@ -46,8 +46,11 @@ class Finalizer:
             crash.point("batches:stopped")
         return self._book.has_ended(record.batch_id)
 
-    async def finish(self, record: Record, outcome: Status) -> None:
-        """Make the files and the terminal status. Raises BatchMissing, Unavailable, to be tried again."""
+    async def finish(self, record: Record, outcome: Status) -> Record | None:
+        """Make the files and the terminal status; the batch with it, None when somebody changed its status meanwhile.
+
+        Raises BatchMissing, Unavailable, to be tried again.
+        """
         sealed = await self._scheduler.seal(record.batch_id, record.counts.total)
         crash.point("batches:sealed")
         counts = counts_of(sealed.counts)
@@ -71,6 +74,7 @@ class Finalizer:
             _log.info(
                 "batch.ended", batch_id=record.batch_id, status=outcome.value, completed=counts.completed, failed=counts.failed
             )
+        return moved
 
     async def adopt_own(self, record: Record) -> None:
         """Make files of what the batch brought with it, when its creation didn't come to that."""

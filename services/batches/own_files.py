@@ -45,6 +45,10 @@ class OwnFiles:
         self._blobs = blobs
         self._input_seconds = input_expires_after_seconds
 
+    async def check_room(self) -> None:
+        """Refuse a creation when the storage is all but full. Raises StorageFull."""
+        await self._blobs.check_room()
+
     async def write_input(self, batch_id: str, lines: bytes) -> OwnFile:
         """Write inline input lines. Raises StorageFull, Unavailable."""
         key = _inline_key(batch_id)

@@ -52,9 +52,9 @@ class Steps:
 
     async def advance(self, batch_id: str) -> Next:
         """Take every step that can be taken now. Raises what a peer raised, to be tried again."""
-        following = Next.STEP
-        while following is Next.STEP:
-            record = await self._store.find(batch_id)
+        following: Next | Record = Next.STEP
+        while following is Next.STEP or isinstance(following, Record):
+            record = following if isinstance(following, Record) else await self._store.find(batch_id)
             if record is None or record.settled:
                 return Next.NOTHING
             following = await self._step(record)
@@ -71,7 +71,8 @@ class Steps:
         """Ask whether any engine is there."""
         return bool(await self._intake.models(fresh=True))
 
-    async def _step(self, record: Record) -> Next:
+    async def _step(self, record: Record) -> Next | Record:
+        """Take one step; the batch as it is then, where the step knows it."""
         if record.held_until and (record.plan is not None or record.status in TERMINAL):  # else its first step says so
             await self._held.begin(record.tenant, record.request_id or "")
             return Next.STEP
@@ -91,15 +92,14 @@ class Steps:
         if record.status is Status.VALIDATING:
             await self._intake.submit(record)
             crash.point("batches:submitted")
-            await self._store.move(record.batch_id, Status.IN_PROGRESS, submitted=True)
-            return Next.STEP
+            return await self._store.move(record.batch_id, Status.IN_PROGRESS, submitted=True) or Next.STEP
         if not record.submitted:  # cancelled while it was validated: each row still gets its error line
             await self._intake.submit(record)
             crash.point("batches:cancelled-submitted")
             await self._store.set_submitted(record.batch_id)
         return await self._end(record, Status.CANCELLED)
 
-    async def _run(self, record: Record) -> Next:
+    async def _run(self, record: Record) -> Next | Record:
         if self._book.is_lost(record.batch_id):
             await self._give_again(record)
         if self._book.has_ended(record.batch_id):
@@ -109,19 +109,18 @@ class Steps:
         else:
             return Next.ROWS
         started = self._book.started_at(record.batch_id)
-        await self._store.move(record.batch_id, Status.FINALIZING, outcome=outcome, in_progress_at=started)
+        moved = await self._store.move(record.batch_id, Status.FINALIZING, outcome=outcome, in_progress_at=started)
         crash.point("batches:finalizing")
-        return Next.STEP
+        return moved or Next.STEP
 
-    async def _end(self, record: Record, outcome: Status) -> Next:
+    async def _end(self, record: Record, outcome: Status) -> Next | Record:
         try:
             if outcome is not Status.COMPLETED and not await self._finalizer.stop(record, outcome):
                 return Next.ROWS
-            await self._finalizer.finish(record, outcome)
+            return await self._finalizer.finish(record, outcome) or Next.STEP
         except errors.BatchMissing:
             await self._give_again(record)
             raise errors.Unavailable(retry_after=1) from None
-        return Next.STEP
 
     async def _give_again(self, record: Record) -> None:
         _log.error("batch.lost_by_scheduler", batch_id=record.batch_id, status=record.status.value)

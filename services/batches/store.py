@@ -176,9 +176,8 @@ class BatchStore:
             columns.pop("created_at")
             sources = lifecycle.sources(status)
             places = {"source_1": sources[0], "source_2": sources[-1]}
-            if not tx.execute("move", batch_id=batch_id, status=status, **columns, **places):
-                return None
-            return from_row(tx.fetch_one("batch", batch_id=batch_id))
+            after = tx.fetch_one("move", batch_id=batch_id, status=status, **columns, **places)
+            return None if after is None else from_row(after)
 
         return moved(await self._database.write(move))
 

@@ -66,6 +66,7 @@ class Parts:
             size_bytes=request.size_bytes,
             expires_after=lifetime(request.expires_after_seconds, request.purpose, self._settings.files),
         )
+        await self._blobs.check_room()
         record = await self._store.create(new, self._settings.files.upload_seconds)
         if (record.filename, record.purpose, record.size_bytes) != (new.filename, new.purpose, new.size_bytes):
             raise errors.Conflict("This request_id was used for another upload.", code="idempotency_conflict")
@@ -91,6 +92,7 @@ class Parts:
             raise errors.InvalidRequest("A part must begin with its header.")
         tenant = first.header.tenant or "default"
         upload = await self._store.pending(tenant, first.header.upload_id)
+        await self._blobs.check_room()
         part_id = ids.new("part_")
         async with self._blobs.writer(part_id) as writer:
             size = await self._take(messages, writer)

@@ -79,6 +79,7 @@ class Uploads:
         header = first.header
         if header.purpose:
             _check(header)
+        await self._blobs.check_room()
         file_id = ids.new("file-")
         measure = Measure(self._settings.batches.max_line_bytes)
         async with self._blobs.writer(f"input-{file_id}") as writer:

@@ -51,6 +51,11 @@ class Link:
         """Count the sequences sent and not ended."""
         return len(self.attempts) + len(self.calls) + len(self.ghosts)
 
+    @property
+    def in_slots(self) -> int:
+        """Count those that run: an engine holds the next ones ready, and takes them as slots come free."""
+        return min(self.active, self.engine.slots or self.active)
+
     def lines(self, model: str) -> ResultLines:
         """Give what builds result lines for a model."""
         found = self._lines.get(model)

@@ -25,6 +25,11 @@ class Links:
         """Go through the links; they may change meanwhile."""
         return iter(list(self._all))
 
+    @property
+    def in_slots(self) -> int:
+        """Count those of them that run."""
+        return sum(link.in_slots for link in self._all)
+
     def connect(self, link: Link) -> None:
         """Take a link in."""
         self._all.add(link)

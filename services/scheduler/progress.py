@@ -58,19 +58,20 @@ class Changes:
             self._watchers.discard(watcher)
 
 
-def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason]) -> pb.Progress:
-    """Make the message; `why` is asked when no row runs."""
+def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason], running: float) -> pb.Progress:
+    """Make the message; `why` is asked when no row runs. `running` is the part of all that is at engines that is in slots."""
     ended = batch.ended
     rows, tokens = batch.meter.rates()
     state = pb.Progress.STATE_SEALED if batch.submission.sealed else pb.Progress.STATE_ENDED if ended else pb.Progress.STATE_ACTIVE
     total = batch.submission.row_count
+    in_slots = max(round(batch.running * running), min(batch.running, 1))
     return pb.Progress(
         batch_id=batch.batch_id,
         state=state,
         counts=counts(batch.submission, batch.tally),
         usage=usage(batch.tally),
-        queued=0 if ended else max(0, total - batch.accepted - batch.running),
-        running=batch.running,
+        queued=0 if ended else max(0, total - batch.accepted - in_slots),
+        running=in_slots,
         rows_per_second=rows,
         tokens_per_second=tokens,
         start_time=timestamp(batch.start_time),

@@ -12,6 +12,7 @@ import msgspec
 
 from haywain import log
 from services.scheduler.batch import Tally
+from services.scheduler.skim import skim
 
 __all__ = ["GOOD", "Replay", "entries", "lines_after", "outcomes", "replay", "row_prefix", "tally_of"]
 
@@ -45,10 +46,11 @@ def replay(path: Path, prefix: bytes, row_count: int, checkpoint: int, firsts: S
     The first line behind the checkpoint that is not one of ours ends the journal: a crash can leave a torn line there, or
     zeros. Of two lines of one row the first one counts.
     """
-    recorded, tail, end = bytearray(row_count), dict[int, Tally](), 0
+    recorded, tail = bytearray(row_count), dict[int, Tally]()
     with _opened(path) as file:
-        for offset, line, row in entries(file, prefix, row_count):
-            tally = None
+        begin = end = skim(file, prefix, recorded, checkpoint)
+        for at, line, row in entries(file, prefix, row_count):
+            offset, tally = begin + at, None
             if offset >= checkpoint:
                 tally = tally_of(line, line.endswith(GOOD)) if row >= 0 else None
                 if tally is None:

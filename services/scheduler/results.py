@@ -53,7 +53,7 @@ class ResultLines:
             + _NONCE
             + b'%012x","body":%b,"x_provenance":{'
             + known.replace(b"%", b"%%")
-            + b',"seed":%b,"prompt_cached_tokens":%d,"queue_ms":%d,"run_ms":%d,"attempt":%d}}'
+            + b',"seed":%b,"prompt_cached_tokens":%d,"queue_ms":%d,"run_ms":%d,"attempt":%d%b}}'
         )
         self._good = self._response + _GOOD_TAIL
 
@@ -72,6 +72,7 @@ class ResultLines:
                 result.queue_ms,
                 result.run_ms,
                 attempt.attempt,
+                _derived(result),
             ), True
         return self._bad(prefix, attempt, result, cached_tokens), False
 
@@ -97,4 +98,10 @@ class ResultLines:
             result.queue_ms,
             result.run_ms,
             attempt.attempt,
+            _derived(result),
         ) + _BAD_TAIL % (encode(code), encode(message), attempt.line)
+
+
+def _derived(result: engine_pb2.SequenceResult) -> bytes:
+    """Write what the engine made up for the model, if anything."""
+    return b',"derived":%b' % encode(list(result.derived)) if result.derived else b""

@@ -200,7 +200,8 @@ class Scheduler:
 
     def progress(self, batch: Batch) -> pb.Progress:
         """Tell how far a batch is."""
-        return describe(batch, self.dispatcher.why)
+        links = self.dispatcher.links
+        return describe(batch, self.dispatcher.why, links.in_slots / (links.active or 1))
 
     async def register(self, engine: engine_pb2.Engine) -> None:
         """Take an engine's registration or heartbeat."""

@@ -11,6 +11,7 @@ import heapq
 import os
 from array import array
 from collections.abc import Iterable, Iterator
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -151,11 +152,11 @@ class _Input:
 
 
 class _Writer:
-    """A file that is hashed and counted as it is written; removed when nothing was."""
+    """A file that is hashed and counted as it is written, and made when there is something to write."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
-        self._file = self._path.open("xb", buffering=0)
+        self._file: FileIO | None = None
         self._hash = hashlib.sha256()
         self._waiting: list[bytes] = []
         self._waiting_size = self._size = self._lines = 0
@@ -180,6 +181,8 @@ class _Writer:
 
     def _flush(self) -> None:
         data = b"".join(self._waiting)
+        if self._file is None:
+            self._file = self._path.open("xb", buffering=0)
         self._hash.update(data)
         self._size += len(data)
         self._waiting, self._waiting_size = [], 0
@@ -192,12 +195,13 @@ class _Writer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if kind is None:
+            if kind is None and self._lines:
                 self._flush()
         finally:
-            self._file.close()
-            if kind is not None or not self._lines:
-                self._path.unlink(missing_ok=True)
+            if self._file is not None:
+                self._file.close()
+                if kind is not None:
+                    self._path.unlink(missing_ok=True)
 
 
 class _Errors(_Writer):

@@ -124,7 +124,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         return pb.GetPoolStatusResponse(
             intake_rows=scheduler.intake.waiting_rows(),
             intake_capacity=scheduler.settings.intake_rows,
-            slots_active=scheduler.dispatcher.links.active,
+            slots_active=scheduler.dispatcher.links.in_slots,
             slots_capacity=scheduler.settings.slots,
             active_batches=sum(not batch.ended for batch in scheduler.intake.batches.values()),
             engines=[entry.status() for entry in scheduler.engines.entries()],

@@ -6,6 +6,7 @@ import pytest
 from scheduler_mesh import EchoEngine, answer, eventually, lines_of, mesh, quick, with_engine
 
 from haywain import errors, rpc
+from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
 
@@ -56,6 +57,19 @@ async def test_waiting_has_a_reason(settings: Settings) -> None:
         assert (progress.waiting_reason, progress.queued) == (reasons.WAITING_REASON_UNSPECIFIED, 1)
         other = await running.submit(lines_of(3))
         assert (await running.progress(other)).waiting_reason == reasons.WAITING_REASON_CAPACITY
+
+
+async def test_what_waits_inside_an_engine_does_not_run(settings: Settings) -> None:
+    """Rows that an engine holds ready beyond its slots are told as queued, and the pool counts slots."""
+    async with mesh(quick(settings)) as running:
+        engine = await with_engine(running, slots=2)
+        engine.respond = lambda _: None
+        batch_id = await running.submit(lines_of(9))
+        engine.out.put_nowait(engine_pb2.RunResponse(credits=2))
+        await eventually(lambda: len(engine.held), lambda held: held == 4)
+        progress = await running.progress(batch_id)
+        assert (progress.running, progress.queued) == (2, 7)
+        assert (await rpc.call(running.stub.GetPoolStatus, pb.GetPoolStatusRequest())).slots_active == 2
 
 
 async def test_pool_and_models_are_told(settings: Settings) -> None:

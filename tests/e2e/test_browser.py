@@ -137,6 +137,11 @@ def test_usable_by_all(seen: dict[str, Any]) -> None:
     assert seen["overflow"] <= 0
 
 
+def test_the_server_is_away(seen: dict[str, Any]) -> None:
+    """The page says that it is, keeps what it showed, and goes on when it is back."""
+    assert seen["away"] == {"health": "The server can\u2019t be reached.", "updated": "What is shown may be old.", "batches": 25}
+
+
 def test_nothing_flickers(seen: dict[str, Any]) -> None:
     """While nothing changes, refreshing changes no element but the times."""
     assert seen["mutations"] == []

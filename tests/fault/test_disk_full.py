@@ -78,11 +78,51 @@ def test_a_full_disk_is_waited_for(haywain: Path, small_disk: Path) -> None:
             assert answer.json()["error"]["code"] == "storage_full"
             assert int(answer.headers["retry-after"]) > 0
         assert mesh.batch(batch["id"])["request_counts"] == before
+        health = mesh.client.get("/health")
+        assert (health.status_code, health.json()["reason"]) == (503, "storage_full")
+        components = mesh.client.get("/health/detailed").json()["components"]
+        assert {name for name, one in components.items() if one["status"] == "unhealthy"} == {"storage"}
         (small_disk / "ballast").unlink()
+        until("healthy again", lambda: mesh.client.get("/health").status_code == 200)
         finish(mesh, batch)
         assert {name: mesh.pid(name) for name in PROCESSES} == pids, "a process died"
         assert [one["id"] for one in mesh.client.get("/v1/batches").json()["data"]] == [batch["id"]]
         assert len(mesh.client.get("/v1/files").json()["data"]) == 2, "the input and the output"
+
+
+def test_what_makes_room_works_on_a_full_disk(haywain: Path, small_disk: Path) -> None:
+    """A file can be deleted and a batch cancelled while no byte is left; by the room it makes the rest goes on."""
+    with Mesh(haywain, data=small_disk).start(*SLOW) as mesh:
+        files = [mesh.upload(b"x" * 3_000_000, purpose="user_data")["id"] for _ in range(2)]
+        batch = begin(mesh)
+        fill(small_disk)
+        until("rows wait", lambda: mesh.batch(batch["id"])["x_progress"]["running"] == 0)
+        answer = mesh.client.post(f"/v1/batches/{batch['id']}/cancel")
+        assert answer.json().get("status") == "cancelling", answer.text
+        for number, file_id in enumerate(files):
+            answer = mesh.client.delete(f"/v1/files/{file_id}")
+            assert (answer.status_code, answer.json().get("deleted")) == (200, True), answer.text
+            assert mesh.client.get(f"/v1/files/{file_id}/content").status_code == 404
+            if not number:
+                fill(small_disk)  # as long as it is full, the next is deleted all the same
+        ended = mesh.wait(batch["id"])
+        assert ended["status"] == "cancelled"
+        assert_conserved(mesh.client, ended, [f"row-{n}" for n in range(ROWS)])
+
+
+def test_new_work_leaves_room_for_what_runs(haywain: Path, small_disk: Path) -> None:
+    """With less than 8 MiB left uploads and creations are refused, while the batch that runs completes without a pause."""
+    with Mesh(haywain, data=small_disk).start(*SLOW) as mesh:
+        batch = begin(mesh)
+        ballast = os.open(small_disk / "ballast", os.O_CREAT | os.O_WRONLY)
+        os.posix_fallocate(ballast, 0, shutil.disk_usage(small_disk).free - 7 * 1024 * 1024)
+        os.close(ballast)
+        answer = mesh.client.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", b'{"a":1}')})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_full")
+        body = {"filename": "a", "purpose": "user_data", "bytes": 1, "mime_type": "text/plain"}
+        answer = mesh.client.post("/v1/uploads", json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_full")
+        finish(mesh, batch)
 
 
 @pytest.mark.parametrize("name", ["files", "batches", "scheduler"])

@@ -84,7 +84,7 @@ def tidy(mesh: Mesh, records: Callable[[str, str], set[str]]) -> None:
     intents = records("batches", "select batch_id from intents")
     orphans = [path for path in blobs.glob("[0-9a-f][0-9a-f]/*") if path.name not in known]
     orphans = [path for path in orphans if path.name.partition("-")[2] not in intents]
-    assert {path.name.partition("-")[0] for path in orphans} <= {"input"}, orphans
+    assert all(path.name.startswith("input-") for path in orphans), orphans
     for path in [*orphans, *(blobs / "scratch").iterdir()]:
         os.utime(path, (0, time.time() - LONG_AGO))
     mesh.kill("files")

@@ -7,16 +7,29 @@ import json
 import queue
 import threading
 
-import llama_cpp
+import llama_cpp.llama_cpp as library
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from llama_cpp import Llama
+
+_defaults = library.llama_model_default_params
+
+
+def _without_extra_buffers():
+    """Keep away from AMX kernels, as engine/llamacpp does (native.py says why)."""
+    parameters = _defaults()
+    parameters.use_extra_bufts = False
+    return parameters
+
+
+library.llama_model_default_params = _without_extra_buffers
 
 
 class TritonPythonModel:
     def initialize(self, args):
         parameters = json.loads(args["model_config"])["parameters"]
         path = parameters["gguf"]["string_value"]
-        self.model = llama_cpp.Llama(path, n_ctx=1024, n_threads=1, verbose=False)
+        self.model = Llama(path, n_ctx=1024, n_threads=1, verbose=False)
         self.requests = queue.Queue()
         self.thread = threading.Thread(target=self.run)
         self.thread.start()

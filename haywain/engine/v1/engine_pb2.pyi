@@ -122,7 +122,7 @@ class SequenceError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ...) -> None: ...
 
 class SequenceResult(_message.Message):
-    __slots__ = ("sequence_id", "status_code", "body", "usage", "error", "retryable", "queue_ms", "run_ms", "seed")
+    __slots__ = ("sequence_id", "status_code", "body", "usage", "error", "retryable", "queue_ms", "run_ms", "seed", "derived")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_CODE_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,7 @@ class SequenceResult(_message.Message):
     QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
     RUN_MS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    DERIVED_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     status_code: int
     body: bytes
@@ -141,7 +142,8 @@ class SequenceResult(_message.Message):
     queue_ms: int
     run_ms: int
     seed: int
-    def __init__(self, sequence_id: _Optional[int] = ..., status_code: _Optional[int] = ..., body: _Optional[bytes] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[_Union[SequenceError, _Mapping]] = ..., retryable: _Optional[bool] = ..., queue_ms: _Optional[int] = ..., run_ms: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    derived: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sequence_id: _Optional[int] = ..., status_code: _Optional[int] = ..., body: _Optional[bytes] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[_Union[SequenceError, _Mapping]] = ..., retryable: _Optional[bool] = ..., queue_ms: _Optional[int] = ..., run_ms: _Optional[int] = ..., seed: _Optional[int] = ..., derived: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SequenceDelta(_message.Message):
     __slots__ = ("sequence_id", "body")

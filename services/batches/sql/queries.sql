@@ -23,6 +23,7 @@ update batches
        cancelled_at = coalesce(:cancelled_at, cancelled_at),
        held_until = 0
  where batch_id = :batch_id and status in (:source_1, :source_2)
+returning *
 
 -- name: add_intent
 insert into intents (batch_id, created_at) values (:batch_id, :created_at)

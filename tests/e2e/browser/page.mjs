@@ -189,6 +189,14 @@ seen.mutations = await page.evaluate(async () => {
   await new Promise((resolve) => setTimeout(resolve, 5_000));
   return changed;
 });
+
+// -- the server away, and back
+await page.setOfflineMode(true);
+await page.waitForSelector('#health[data-state="away"]');
+seen.away = { health: await text("#health-text"), updated: await text("#updated"), batches: (await page.$$(".batch")).length };
+await page.setOfflineMode(false);
+await page.waitForSelector('#health[data-state="healthy"]');
+seen.console = seen.console.filter((one) => !one.includes("ERR_INTERNET_DISCONNECTED"));
 seen.xssRan = await page.evaluate(() => window.xssRan);
 seen.hosts = [...new Set(seen.hosts)];
 console.log(JSON.stringify(seen));

@@ -1,0 +1,155 @@
+"""Slots that share fewer cells than they could fill: who is let in, who pauses, and that nobody's text shows it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_gguf
+from llamacpp_running import settings, started
+from test_llamacpp_loop import begin, ends
+
+from engine.llamacpp import policy, schema
+from engine.llamacpp.backend import create
+from engine.llamacpp.cells import Cells
+from engine.llamacpp.loop import Loop
+from engine.llamacpp.messages import Cancel, Ended, Sampling
+from engine.llamacpp.model import KvFull, Model
+from engine.llamacpp.policy import Layout
+from haywain.errors import SettingsError
+
+CELLS = 640
+
+
+def finished(loop: Loop, begins: list[Any]) -> dict[int, Ended]:
+    """Run all to the end."""
+    loop.accept(begins)
+    told = []
+    while not loop.idle:
+        told += loop.step()
+    return ends(told)
+
+
+def test_rows_that_pause_say_what_they_say_alone() -> None:
+    """30 rows that want four times the cells there are, greedy, sampled, by grammar: some pause, all say what they say alone."""
+    chance = random.Random(3)
+    shared = [chance.randrange(256) for _ in range(90)]
+    kinds: list[dict[str, Any]] = [
+        {"sampling": Sampling()},
+        {"sampling": Sampling(temperature=1.0, seed=4, frequency_penalty=0.5, repeat_penalty=1.1)},
+        {"sampling": Sampling(temperature=0.8, seed=9), "grammar": schema.ANY_JSON},
+    ]
+    begins = []
+    for run in range(30):
+        own = [chance.randrange(256) for _ in range(chance.randint(1, 120))]
+        most = chance.choice([8, 150, 250])
+        begins.append(begin(run, (shared if run % 2 else []) + own, max_output=most, stream=run % 5 == 0, **kinds[run % 3]))
+    model = Model(tiny_gguf.tiny_gguf(), slots=6, context_length=512, batch_tokens=192, threads=1, cells=CELLS)
+    assert model.overcommitted
+    alone = {run: finished(Loop(model), [one])[run] for run, one in enumerate(begins)}
+    loop = Loop(model, policy.AUTO)
+    together = finished(loop, begins)
+    model.close()
+    assert loop.pauses > 3
+    assert together.keys() == alone.keys()
+    for run, end in together.items():
+        assert (end.finish, end.output_tokens) == (alone[run].finish, alone[run].output_tokens), run
+        assert end.text == alone[run].text or begins[run].stream, run
+    assert sum(end.cached_tokens for end in together.values()) > 0
+
+
+def test_the_oldest_and_the_urgent_go_on() -> None:
+    """Whoever came first, of the most urgent lane, is never the one that pauses; who is cancelled while it pauses ends."""
+    model = Model(tiny_gguf.tiny_gguf(), slots=3, context_length=512, batch_tokens=192, threads=1, cells=512)
+    loop = Loop(model)
+    many = {"max_output": 400, "sampling": Sampling(logit_bias={tiny_gguf.EOS: -100, tiny_gguf.IM_END: -100})}
+    loop.accept([begin(1, "standard, the first", **many), begin(2, "second", **many), begin(3, "urgent", lane=1, **many)])
+    told = []
+    while not loop.pauses:
+        told += loop.step()
+    loop.accept([Cancel(2)])
+    while not loop.idle:
+        told += loop.step()
+    model.close()
+    order = [event.run for event in told if isinstance(event, Ended)]
+    assert order.index(3) < order.index(1)
+    assert {event.run: event.finish for event in told if isinstance(event, Ended)} == {1: "length", 2: "cancelled", 3: "length"}
+
+
+def test_a_full_cache_is_told_before_the_library_is_asked() -> None:
+    """A batch without room leaves everything as it was; what slots share counts once."""
+    model = Model(tiny_gguf.tiny_gguf(), slots=3, context_length=256, batch_tokens=192, threads=1, cells=300)
+    for slot, count in ((0, 150), (1, 100)):
+        model.batch.clear()
+        model.batch.add(slot, np.arange(count, dtype=np.int32), 0, logits=True)
+        model.decode(model.batch)
+    model.copy(0, 2, 120)
+    assert (model.free_cells, model.used_by([0, 2]), model.used_by([1, 2])) == (50, 150, 220)
+    model.batch.clear()
+    model.batch.add(1, np.arange(60, dtype=np.int32), 100, logits=True)
+    with pytest.raises(KvFull, match="60 tokens don't fit 50 free cells"):
+        model.decode(model.batch)
+    assert model.length(1) == 100
+    model.forget(0)
+    assert model.free_cells == 80
+    model.decode(model.batch)
+    with pytest.raises(ValueError, match="unified"):
+        model.lay_out(Layout())
+    model.close()
+
+
+def test_cells_are_counted_as_sets() -> None:
+    """Whatever slots take, share and drop, in any order, the count is that of a model with sets."""
+    chance = random.Random(1)
+    cells = Cells(100, 5)
+    held: list[list[int]] = [[] for _ in range(5)]
+    names = iter(range(10**6))
+    for _ in range(2_000):
+        slot, other = chance.sample(range(5), 2)
+        match chance.randrange(3):
+            case 0:
+                count = min(chance.randint(1, 20), cells.free)
+                cells.grow(slot, count)
+                held[slot] += [next(names) for _ in range(count)]
+            case 1:
+                keep = chance.randint(0, len(held[slot]))
+                cells.cut(slot, keep)
+                del held[slot][keep:]
+            case _:
+                keep = chance.randint(0, len(held[other]))
+                cells.share(other, slot, keep)
+                held[slot] = held[other][:keep]
+        assert cells.free == 100 - len(set().union(*held))
+        assert cells.used_by([0, 3]) == len({*held[0], *held[3]})
+    with pytest.raises(ValueError, match="are free"):
+        cells.grow(0, 101)
+
+
+@pytest.mark.parametrize(
+    ("free", "new", "running", "admitted"),
+    [
+        (100, (90, 10), [], True),
+        (100, (91, 10), [], False),
+        (1_000, (100, 5_000), [(0, 5_000)] * 14, False),
+        (1_000, (200, 5_000), [(0, 5_000)] * 12, False),
+        (1_000, (200, 5_000), [(0, 5_000)] * 5, True),
+        (1_000, (200, 5_000), [(600, 5_000)], True),
+        (1_000, (200, 5_000), [(700, 5_000)], False),
+    ],
+)
+def test_who_is_let_in(free: int, new: tuple[int, int], running: list[tuple[int, int]], admitted: bool) -> None:
+    """Prompts count whole, of answers the usual length."""
+    assert policy.admits(free, new, running) == admitted
+
+
+async def test_a_long_context_needs_no_memory_for_every_slot() -> None:
+    """With `kv_tokens`, sixteen slots of 512 tokens run in 600 cells; what can't be is refused in one line."""
+    async with started(tiny_gguf.tiny_gguf(), workers=1, slots=0, kv_tokens=600) as running:
+        assert (running.backend.slots, running.models[0].context_length) == (16, 512)
+        results = await running.ended(*[running.begin(f"{number} " * 40, max_tokens=60) for number in range(24)])
+        assert [result.status_code for result in results] == [200] * 24
+    for changes, says in (({"kv_tokens": 300}, "context_length, 512"), ({"kv_tokens": 600, "layout": "flash"}, "unified")):
+        with pytest.raises(SettingsError, match=says):
+            create(settings(tiny_gguf.tiny_gguf(), slots=16, **changes))
