@@ -11,6 +11,7 @@ from google.api import httpbody_pb2
 
 from gateway import download
 from gateway.answer import TENANT, Context, header, json_body
+from gateway.idempotency import idempotency_key, tell_replayed
 from gateway.multipart import Form
 from gateway.peers import Peer
 from gateway.query import Page, integer, one_of, parameters
@@ -78,7 +79,9 @@ class Files:
         """Hand a multipart body on to the files service as it comes, in constant memory."""
         parameters(context)
         # With an id of its own the call can be repeated when the service restarts during it, and still stores one file.
-        answer = await store(self._files, self._files.stub.UploadFile, _requests(messages, ids.new("create_")))
+        named = _Header(request_id=ids.new("create_"), tenant=TENANT, idempotency_key=idempotency_key(context))
+        answer = await store(self._files, self._files.stub.UploadFile, _requests(messages, named))
+        await tell_replayed(context, answer)
         return json_body(FileObject.of(answer.file))
 
     async def page(self, context: Context) -> httpbody_pb2.HttpBody:
@@ -166,7 +169,7 @@ async def _bodies(messages: AsyncIterator[gateway_pb2.UploadFileRequest]) -> Asy
 
 
 async def _requests(
-    messages: AsyncIterator[gateway_pb2.UploadFileRequest], request_id: str
+    messages: AsyncIterator[gateway_pb2.UploadFileRequest], named: _Header
 ) -> AsyncGenerator[files_pb2.UploadFileRequest, None]:
     """Make header, bytes and end of a form. Raises InvalidRequest."""
     form = Form(_FIELDS)
@@ -174,10 +177,10 @@ async def _requests(
     async with contextlib.aclosing(form.read(_bodies(messages))) as chunks:
         async for data in gathered(chunks):
             if not size:
-                yield files_pb2.UploadFileRequest(header=_header(form, request_id))
+                yield files_pb2.UploadFileRequest(header=_header(form, named))
             size += len(data)
             yield files_pb2.UploadFileRequest(data=data)
-    final = _header(form, request_id)
+    final = _header(form, named)
     missing = "purpose" if not final.purpose else _SECONDS if _ANCHOR in form.fields and not final.expires_after_seconds else ""
     if missing:
         raise errors.InvalidRequest(f"Missing required parameter: '{missing}'.", code="missing_required_parameter", param=missing)
@@ -187,8 +190,8 @@ async def _requests(
     yield files_pb2.UploadFileRequest(end=end)
 
 
-def _header(form: Form, request_id: str) -> _Header:
-    """Make the header of what is known so far. Raises InvalidRequest for what is wrong already."""
+def _header(form: Form, named: _Header) -> _Header:
+    """Complete the header by what is known so far. Raises InvalidRequest for what is wrong already."""
     anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
     if anchor is not None:
         one_of(_ANCHOR, anchor, ("created_at",))
@@ -196,4 +199,6 @@ def _header(form: Form, request_id: str) -> _Header:
     if form.fields.get("purpose") == "":
         raise errors.InvalidRequest("Invalid 'purpose': it must not be empty.", param="purpose")
     purpose = form.fields.get("purpose", "")
-    return _Header(request_id=request_id, tenant=TENANT, filename=form.filename, purpose=purpose, expires_after_seconds=expiry)
+    header = _Header(filename=form.filename, purpose=purpose, expires_after_seconds=expiry)
+    header.MergeFrom(named)
+    return header

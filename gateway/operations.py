@@ -59,10 +59,19 @@ _RANGE: Final = Parameter("range", str, "One range of bytes: `bytes=0-1023`.", "
 _IF_RANGE: Final = Parameter("if-range", str, "The ETag that `Range` is for.", "header")
 _IF_MATCH: Final = Parameter("if-match", str, "ETags of which the bytes must have one; 412 otherwise.", "header")
 _IF_NONE_MATCH: Final = Parameter("if-none-match", str, "ETags of bytes that the caller has; 304 for those.", "header")
+_KEY: Final = Parameter("idempotency-key", Annotated[str, Meta(min_length=1, max_length=512)], "A name for this request.", "header")
+_REPLAYED: Final = {"idempotent-replayed": "`true` when an earlier request with the same key got this answer."}
 _COMPLETIONS: Final = 'Errors after the first event are events: `data: {"error": …}`; the last event is `data: [DONE]`.'
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
-    "UploadFile": Operation(tag="Files", summary="Store a file", request={FORM: bodies.FileUpload}, answers=_json(FileObject)),
+    "UploadFile": Operation(
+        tag="Files",
+        summary="Store a file",
+        parameters=(_KEY,),
+        request={FORM: bodies.FileUpload},
+        answers=_json(FileObject),
+        headers=_REPLAYED,
+    ),
     "ListFiles": Operation(
         tag="Files",
         summary="List files",
@@ -86,24 +95,40 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "CreateUpload": Operation(
         tag="Uploads",
         summary="Announce a file that comes in parts",
+        parameters=(_KEY,),
         request={JSON: bodies.UploadCreation},
         answers=_json(UploadObject),
+        headers=_REPLAYED,
     ),
-    "AddUploadPart": Operation(tag="Uploads", summary="Store a part", request={FORM: bodies.PartUpload}, answers=_json(PartObject)),
+    "AddUploadPart": Operation(
+        tag="Uploads",
+        summary="Store a part",
+        parameters=(_KEY,),
+        request={FORM: bodies.PartUpload},
+        answers=_json(PartObject),
+        headers=_REPLAYED,
+    ),
     "CompleteUpload": Operation(
-        tag="Uploads", summary="Make a file of parts", request={JSON: bodies.UploadCompletion}, answers=_json(UploadObject)
+        tag="Uploads",
+        summary="Make a file of parts",
+        parameters=(_KEY,),
+        request={JSON: bodies.UploadCompletion},
+        answers=_json(UploadObject),
+        headers=_REPLAYED,
     ),
-    "CancelUpload": Operation(tag="Uploads", summary="Drop an upload with its parts", answers=_json(UploadObject)),
+    "CancelUpload": Operation(
+        tag="Uploads", summary="Drop an upload with its parts", parameters=(_KEY,), answers=_json(UploadObject), headers=_REPLAYED
+    ),
     "CreateBatch": Operation(
         tag="Batches",
         summary="Create a batch",
         parameters=(
-            Parameter("idempotency-key", Annotated[str, Meta(min_length=1, max_length=512)], "A name for this request.", "header"),
+            _KEY,
             Parameter("prefer", str, "`wait=10`: answer after validation, or after so many seconds; 30 at most.", "header"),
         ),
         request={JSON: bodies.BatchCreation},
         answers={**_json(CreatedBatch), 400: {JSON: NoValidRecords}},
-        headers={"idempotent-replayed": "`true` when an earlier request with the same key got this answer."},
+        headers=_REPLAYED,
     ),
     "ListBatches": Operation(
         tag="Batches", summary="List batches, newest first", parameters=_page(100, 20), answers=_json(Page[BatchObject])

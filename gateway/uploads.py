@@ -12,6 +12,7 @@ from google.api import httpbody_pb2
 from gateway.answer import TENANT, Context, json_body
 from gateway.body import Body, decoded
 from gateway.files import FileObject
+from gateway.idempotency import idempotency_key, tell_replayed
 from gateway.multipart import Form, plain_name
 from gateway.peers import Peer
 from gateway.query import parameters
@@ -79,13 +80,16 @@ class Uploads:
         request = announcement(await decoded(body.data))
         # With an id of its own the call can be repeated when the service restarts during it, and still makes one upload.
         request.request_id = ids.new("create_")
+        request.idempotency_key = idempotency_key(context)
         answer = await self._files.ask(self._stub.CreateUpload, request)
+        await tell_replayed(context, answer)
         return json_body(UploadObject.of(answer.upload))
 
     async def add_part(self, messages: AsyncIterator[gateway_pb2.AddUploadPartRequest], context: Context) -> httpbody_pb2.HttpBody:
         """Hand a part on to the files service as it comes, in constant memory."""
         parameters(context)
-        answer = await store(self._files, self._stub.AddUploadPart, _requests(messages))
+        answer = await store(self._files, self._stub.AddUploadPart, _requests(messages, idempotency_key(context)))
+        await tell_replayed(context, answer)
         part = PartObject(id=answer.part.part_id, created_at=answer.part.create_time.seconds, upload_id=answer.part.upload_id)
         return json_body(part)
 
@@ -97,14 +101,17 @@ class Uploads:
             upload_id=upload_id, tenant=TENANT, part_ids=fields.texts("part_ids"), md5=fields.string("md5")
         )
         fields.finish()
+        request.idempotency_key = idempotency_key(context)
         answer = await self._files.ask(self._stub.CompleteUpload, request, timeout=COMPLETE_SECONDS)
+        await tell_replayed(context, answer)
         return json_body(UploadObject.of(answer.upload))
 
     async def cancel(self, upload_id: str, context: Context) -> httpbody_pb2.HttpBody:
         """Drop one; the request's body, if any, means nothing."""
         parameters(context)
-        request = uploads_pb2.CancelUploadRequest(upload_id=upload_id, tenant=TENANT)
+        request = uploads_pb2.CancelUploadRequest(upload_id=upload_id, tenant=TENANT, idempotency_key=idempotency_key(context))
         answer = await self._files.ask(self._stub.CancelUpload, request)
+        await tell_replayed(context, answer)
         return json_body(UploadObject.of(answer.upload))
 
 
@@ -140,12 +147,10 @@ def _missing(param: str) -> errors.InvalidRequest:
     return errors.InvalidRequest(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
 
 
-async def _requests(
-    messages: AsyncIterator[gateway_pb2.AddUploadPartRequest],
-) -> AsyncGenerator[_Part, None]:
+async def _requests(messages: AsyncIterator[gateway_pb2.AddUploadPartRequest], key: str) -> AsyncGenerator[_Part, None]:
     first = await anext(messages, gateway_pb2.AddUploadPartRequest())
     form = Form(frozenset(), "data", named=False)
-    yield _Part(header=_Part.Header(upload_id=first.upload_id, tenant=TENANT))
+    yield _Part(header=_Part.Header(upload_id=first.upload_id, tenant=TENANT, idempotency_key=key))
     size = 0
     async with contextlib.aclosing(form.read(_bodies(first, messages))) as chunks:
         async for data in gathered(chunks):

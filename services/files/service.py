@@ -22,6 +22,7 @@ from haywain.files.v1 import files_pb2, files_pb2_grpc, uploads_pb2_grpc
 from haywain.gather import all_of
 from haywain.rpc import serving
 from haywain.settings import Settings
+from services.files.answers import Answers
 from services.files.checks import check_name, check_purpose
 from services.files.figures import DOWNLOADED
 from services.files.messages import file_message, tenant_of
@@ -52,9 +53,10 @@ class FilesServiceServicer(files_pb2_grpc.FilesServiceServicer):
 
     async def UploadFile(self, messages: AsyncIterator[files_pb2.UploadFileRequest], context: Any) -> files_pb2.UploadFileResponse:
         """Receive a stream and store it."""
-        record = await self.uploads.receive(messages)
-        _log.info("file.stored", file_id=record.id, size_bytes=record.size_bytes, lines=record.line_count)
-        return files_pb2.UploadFileResponse(file=file_message(record))
+        answer = await self.uploads.receive(messages)
+        file = answer.file
+        _log.info("file.stored", file_id=file.file_id, size_bytes=file.size_bytes, lines=file.line_count, replayed=answer.replayed)
+        return answer
 
     async def DownloadFile(
         self, request: files_pb2.DownloadFileRequest, context: Any
@@ -231,10 +233,11 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[Services]:
     database = await open_database(settings.db.url, Path(__file__).parent / "sql", settings.data / "files.db")
     try:
         store, upload_store = FileStore(database, clock), UploadStore(database, clock)
-        sweep = Sweep(store, upload_store, blobs, clock)
-        files = FilesServiceServicer(store, blobs, Uploads(store, blobs, settings, clock), sweep)
+        answers = Answers(database, clock)
+        sweep = Sweep(store, upload_store, answers, blobs, clock)
+        files = FilesServiceServicer(store, blobs, Uploads((store, answers), blobs, settings, clock), sweep)
         parts = Parts(upload_store, blobs, settings, clock)
-        yield Services(files, UploadsServiceServicer(upload_store, store, parts, sweep), sweep)
+        yield Services(files, UploadsServiceServicer(upload_store, store, answers, parts, sweep), sweep)
     finally:
         await database.close()
 

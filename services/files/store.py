@@ -10,7 +10,7 @@ goes next, `has_bytes` last, so that whatever a kill interrupts is found again b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -18,7 +18,7 @@ from haywain import errors
 from haywain.clock import Clock
 from haywain.db import Database, Row, Transaction
 
-__all__ = ["PUBLISH_SECONDS", "FileRecord", "FileStore", "NewFile", "check_published", "gone", "insert_file"]
+__all__ = ["PUBLISH_SECONDS", "Also", "FileRecord", "FileStore", "NewFile", "check_published", "gone", "insert_file"]
 
 PUBLISH_SECONDS = 1_800.0
 """A blob older than this is not made a file any more: the sweep may be about to remove it. Half the sweep's grace."""
@@ -58,6 +58,10 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     blob_key: str
 
 
+Also = Callable[[Transaction, FileRecord], None]
+"""What is done in the transaction that records a file."""
+
+
 def gone(record: FileRecord) -> errors.FileGone | None:
     """Tell why a record's content can't be had, None when it can."""
     if record.status == "deleted":
@@ -89,12 +93,19 @@ class FileStore:
         self._database = database
         self._clock = clock
 
-    async def add(self, new: NewFile, published_at: float | None, *, holder: str = "") -> FileRecord:
+    async def add(
+        self,
+        new: NewFile,
+        published_at: float | None,
+        *,
+        holder: str = "",
+        also: Also | None = None,
+    ) -> FileRecord:
         """Record a file whose blob was published at `published_at`, None when the sweep leaves it alone. Durable when this returns.
 
         With a `request_id` that was used before, answers the record of that time, whatever `new` says; a new file is held for
-        `holder` from the start. Raises Unavailable when the blob is too old to be safe from the sweep, Conflict when it belongs to
-        another file.
+        `holder` from the start, and `also` is done with it. Raises Unavailable when the blob is too old to be safe from the sweep,
+        Conflict when it belongs to another file.
         """
 
         def add(tx: Transaction) -> FileRecord:
@@ -104,7 +115,10 @@ class FileStore:
             if insert_file(tx, new, now):
                 if holder and not tx.fetch("has_released", holder=holder):
                     tx.execute("hold", holder=holder, file_id=new.id)
-                return self._record(tx.fetch_one("file_by_id", id=new.id, tenant=new.tenant), new.id)
+                made = self._record(tx.fetch_one("file_by_id", id=new.id, tenant=new.tenant), new.id)
+                if also is not None:
+                    also(tx, made)
+                return made
             earlier = self._of_request(tx, new.tenant, new.origin, new.request_id)
             if earlier is None:
                 raise errors.Conflict(f"The blob {new.blob_key!r} already belongs to a file.")

@@ -12,6 +12,7 @@ import asyncio
 from haywain import crash, errors, log
 from haywain.blobs import BlobStore
 from haywain.clock import Clock
+from services.files.answers import Answers
 from services.files.store import PUBLISH_SECONDS, FileStore
 from services.files.upload_store import UploadStore
 
@@ -32,10 +33,11 @@ _log = log.get()
 class Sweep:
     """Removes what is over."""
 
-    def __init__(self, store: FileStore, uploads: UploadStore, blobs: BlobStore, clock: Clock) -> None:
+    def __init__(self, store: FileStore, uploads: UploadStore, answers: Answers, blobs: BlobStore, clock: Clock) -> None:
         """Decide by `clock`, against the storage's own times for what has no record."""
         self._store = store
         self._uploads = uploads
+        self._answers = answers
         self._blobs = blobs
         self._clock = clock
 
@@ -98,6 +100,7 @@ class Sweep:
                     crash.point("files:orphan-removed")
                     _log.info("blob.orphan_removed", blob_key=key)
         await self._blobs.clear_scratch(now - GRACE_SECONDS)
+        await self._answers.forget()
         await self._store.forget_requests(now - REQUEST_SECONDS)
         await self._uploads.forget_requests(now - REQUEST_SECONDS)
         await self._store.forget_releases(now - RELEASE_SECONDS)

@@ -12,12 +12,15 @@ from typing import TypeVar
 from haywain import crash, errors, ids
 from haywain.blobs import BlobStore, BlobWriter
 from haywain.clock import Clock
+from haywain.db import Transaction
 from haywain.files.v1 import files_pb2
 from haywain.settings import Settings
+from services.files.answers import Answers, Name, meant
 from services.files.checks import check_expiry, check_name, check_purpose, check_request_id, lifetime
 from services.files.figures import UPLOADED
 from services.files.measure import Measure
-from services.files.store import FileRecord, FileStore, NewFile
+from services.files.messages import file_message, tenant_of
+from services.files.store import Also, FileRecord, FileStore, NewFile
 
 __all__ = ["IDLE_SECONDS", "Uploads", "heard"]
 
@@ -58,20 +61,26 @@ class Uploads:
     """Receives uploads."""
 
     def __init__(
-        self, store: FileStore, blobs: BlobStore, settings: Settings, clock: Clock, *, idle_seconds: float = IDLE_SECONDS
+        self,
+        stores: tuple[FileStore, Answers],
+        blobs: BlobStore,
+        settings: Settings,
+        clock: Clock,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         """Hold nothing between uploads."""
-        self._store = store
+        self._store, self.answers = stores
         self._blobs = blobs
         self._settings = settings
         self._clock = clock
         self._idle_seconds = idle_seconds
 
-    async def receive(self, messages: AsyncIterator[_Message]) -> FileRecord:
+    async def receive(self, messages: AsyncIterator[_Message]) -> files_pb2.UploadFileResponse:
         """Store a stream: `header`, `data`…, `end`. Durable when this returns.
 
-        A `request_id` seen before answers the first record. Raises InvalidRequest, TooLarge, StorageFull; Conflict when a
-        `request_id` comes again with another file.
+        A `request_id` seen before answers the first record, an idempotency key the first answer. Raises InvalidRequest, TooLarge,
+        StorageFull, KeyInUse, KeyReused; Conflict when a `request_id` comes again with another file.
         """
         first = await heard(messages, self._idle_seconds)
         if first is None or first.WhichOneof("part") != "header":
@@ -79,6 +88,11 @@ class Uploads:
         header = first.header
         if header.purpose:
             _check(header)
+        name = Name(tenant_of(header), "file", header.idempotency_key)
+        with self.answers.alone(name):
+            return await self._received(header, messages, name)
+
+    async def _received(self, header: _Header, messages: AsyncIterator[_Message], name: Name) -> files_pb2.UploadFileResponse:
         await self._blobs.check_room()
         file_id = ids.new("file-")
         measure = Measure(self._settings.batches.max_line_bytes)
@@ -93,16 +107,24 @@ class Uploads:
             new = self._new(file_id, header, measure)
             earlier = await self._store.of_request(new.tenant, "upload", new.request_id)
             if earlier is not None:
-                return _same(earlier, new)
+                return _answer(_same(earlier, new))
+            fingerprint = meant(new.filename, new.purpose, header.expires_after_seconds, new.sha256)
+            kept = await self.answers.find(name, fingerprint, files_pb2.UploadFileResponse())
+            if kept is not None:
+                return kept
             published_at = self._clock.now()
             crash.point("files:upload-received")
             await writer.commit()
-        return await self._record(new, published_at)
 
-    async def _record(self, new: NewFile, published_at: float) -> FileRecord:
+        def keep(tx: Transaction, record: FileRecord) -> None:
+            self.answers.keep(tx, name, fingerprint, _answer(record))
+
+        return _answer(await self._record(new, published_at, keep))
+
+    async def _record(self, new: NewFile, published_at: float, also: Also) -> FileRecord:
         crash.point("files:upload-stored")
         UPLOADED.inc(new.size_bytes)
-        record = await self._store.add(new, published_at)  # when this fails, the sweep finds the blob
+        record = await self._store.add(new, published_at, also=also)  # when this fails, the sweep finds the blob
         crash.point("files:upload-recorded")
         if record.id != new.id:  # the same request_id came twice at the same time
             await self._blobs.delete(new.blob_key)
@@ -149,6 +171,10 @@ def _compare(end: _End, measure: Measure) -> None:
         raise errors.InvalidRequest(f"{end.size_bytes} bytes were announced, {measure.size_bytes} arrived.", param="file")
     if end.sha256 and end.sha256 != measure.sha256:
         raise errors.InvalidRequest(f"SHA-256 {end.sha256[:64]} was announced, {measure.sha256} arrived.", param="file")
+
+
+def _answer(record: FileRecord) -> files_pb2.UploadFileResponse:
+    return files_pb2.UploadFileResponse(file=file_message(record))
 
 
 def _same(record: FileRecord, new: NewFile) -> FileRecord:

@@ -103,7 +103,8 @@ async def test_a_record_never_comes_after_the_grace(
             await grpc_servicer.sweep.scan()
             return await super()._record(*arguments)
 
-    grpc_servicer.uploads = Stopped(grpc_servicer.store, grpc_servicer.blobs, settings, clock)
+    stores = (grpc_servicer.store, grpc_servicer.uploads.answers)
+    grpc_servicer.uploads = Stopped(stores, grpc_servicer.blobs, settings, clock)
     with pytest.raises(errors.Unavailable):
         await upload(grpc_stub, LINE)
     assert blobs_of(data_dir) == []
@@ -170,7 +171,8 @@ async def test_a_client_that_falls_silent_is_let_go(
     grpc_stub: Any, grpc_servicer: FilesServiceServicer, settings: Settings, clock: FakeClock, data_dir: Path
 ) -> None:
     """An upload without a message for the idle time ends with nothing stored."""
-    grpc_servicer.uploads = Uploads(grpc_servicer.store, grpc_servicer.blobs, settings, clock, idle_seconds=0.05)
+    stores = (grpc_servicer.store, grpc_servicer.uploads.answers)
+    grpc_servicer.uploads = Uploads(stores, grpc_servicer.blobs, settings, clock, idle_seconds=0.05)
     ended = asyncio.Event()
 
     async def silent() -> AsyncIterator[Message]:

@@ -53,18 +53,20 @@ class File(_message.Message):
 class UploadFileRequest(_message.Message):
     __slots__ = ("header", "data", "end")
     class Header(_message.Message):
-        __slots__ = ("request_id", "tenant", "filename", "purpose", "expires_after_seconds")
+        __slots__ = ("request_id", "tenant", "filename", "purpose", "expires_after_seconds", "idempotency_key")
         REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
         TENANT_FIELD_NUMBER: _ClassVar[int]
         FILENAME_FIELD_NUMBER: _ClassVar[int]
         PURPOSE_FIELD_NUMBER: _ClassVar[int]
         EXPIRES_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+        IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
         request_id: str
         tenant: str
         filename: str
         purpose: str
         expires_after_seconds: int
-        def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., filename: _Optional[str] = ..., purpose: _Optional[str] = ..., expires_after_seconds: _Optional[int] = ...) -> None: ...
+        idempotency_key: str
+        def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., filename: _Optional[str] = ..., purpose: _Optional[str] = ..., expires_after_seconds: _Optional[int] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
     class End(_message.Message):
         __slots__ = ("sha256", "size_bytes", "purpose", "expires_after_seconds")
         SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -85,10 +87,12 @@ class UploadFileRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[UploadFileRequest.Header, _Mapping]] = ..., data: _Optional[bytes] = ..., end: _Optional[_Union[UploadFileRequest.End, _Mapping]] = ...) -> None: ...
 
 class UploadFileResponse(_message.Message):
-    __slots__ = ("file",)
+    __slots__ = ("file", "replayed")
     FILE_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
     file: File
-    def __init__(self, file: _Optional[_Union[File, _Mapping]] = ...) -> None: ...
+    replayed: bool
+    def __init__(self, file: _Optional[_Union[File, _Mapping]] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
 class DownloadFileRequest(_message.Message):
     __slots__ = ("file_id", "tenant", "offset", "length")

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from haywain.files.v1 import files_pb2 as haywain_dot_files_dot_v1_dot_files__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ehaywain/files/v1/uploads.proto\x12\x10haywain.files.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1chaywain/files/v1/files.proto\"\xa4\x03\n\x06Upload\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x10\n\x08\x66ilename\x18\x03 \x01(\t\x12\x0f\n\x07purpose\x18\x04 \x01(\t\x12\x11\n\tmime_type\x18\x05 \x01(\t\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12/\n\x06status\x18\x07 \x01(\x0e\x32\x1f.haywain.files.v1.Upload.Status\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x04\x66ile\x18\n \x01(\x0b\x32\x16.haywain.files.v1.File\"t\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_PENDING\x10\x01\x12\x14\n\x10STATUS_COMPLETED\x10\x02\x12\x14\n\x10STATUS_CANCELLED\x10\x03\x12\x12\n\x0eSTATUS_EXPIRED\x10\x04\"u\n\nUploadPart\x12\x0f\n\x07part_id\x18\x01 \x01(\t\x12\x11\n\tupload_id\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa2\x01\n\x13\x43reateUploadRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x10\n\x08\x66ilename\x18\x03 \x01(\t\x12\x0f\n\x07purpose\x18\x04 \x01(\t\x12\x11\n\tmime_type\x18\x05 \x01(\t\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x1d\n\x15\x65xpires_after_seconds\x18\x07 \x01(\x03\"@\n\x14\x43reateUploadResponse\x12(\n\x06upload\x18\x01 \x01(\x0b\x32\x18.haywain.files.v1.Upload\"\xf2\x01\n\x14\x41\x64\x64UploadPartRequest\x12?\n\x06header\x18\x01 \x01(\x0b\x32-.haywain.files.v1.AddUploadPartRequest.HeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x39\n\x03\x65nd\x18\x03 \x01(\x0b\x32*.haywain.files.v1.AddUploadPartRequest.EndH\x00\x1a+\n\x06Header\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x1a\x19\n\x03\x45nd\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x42\x06\n\x04part\"C\n\x15\x41\x64\x64UploadPartResponse\x12*\n\x04part\x18\x01 \x01(\x0b\x32\x1c.haywain.files.v1.UploadPart\"Y\n\x15\x43ompleteUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x10\n\x08part_ids\x18\x03 \x03(\t\x12\x0b\n\x03md5\x18\x04 \x01(\t\"B\n\x16\x43ompleteUploadResponse\x12(\n\x06upload\x18\x01 \x01(\x0b\x32\x18.haywain.files.v1.Upload\"8\n\x13\x43\x61ncelUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\"@\n\x14\x43\x61ncelUploadResponse\x12(\n\x06upload\x18\x01 \x01(\x0b\x32\x18.haywain.files.v1.Upload\"5\n\x10GetUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\"=\n\x11GetUploadResponse\x12(\n\x06upload\x18\x01 \x01(\x0b\x32\x18.haywain.files.v1.Upload2\xed\x03\n\x0eUploadsService\x12]\n\x0c\x43reateUpload\x12%.haywain.files.v1.CreateUploadRequest\x1a&.haywain.files.v1.CreateUploadResponse\x12\x62\n\rAddUploadPart\x12&.haywain.files.v1.AddUploadPartRequest\x1a\'.haywain.files.v1.AddUploadPartResponse(\x01\x12\x63\n\x0e\x43ompleteUpload\x12\'.haywain.files.v1.CompleteUploadRequest\x1a(.haywain.files.v1.CompleteUploadResponse\x12]\n\x0c\x43\x61ncelUpload\x12%.haywain.files.v1.CancelUploadRequest\x1a&.haywain.files.v1.CancelUploadResponse\x12T\n\tGetUpload\x12\".haywain.files.v1.GetUploadRequest\x1a#.haywain.files.v1.GetUploadResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ehaywain/files/v1/uploads.proto\x12\x10haywain.files.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1chaywain/files/v1/files.proto\"\xa4\x03\n\x06Upload\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x10\n\x08\x66ilename\x18\x03 \x01(\t\x12\x0f\n\x07purpose\x18\x04 \x01(\t\x12\x11\n\tmime_type\x18\x05 \x01(\t\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12/\n\x06status\x18\x07 \x01(\x0e\x32\x1f.haywain.files.v1.Upload.Status\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x04\x66ile\x18\n \x01(\x0b\x32\x16.haywain.files.v1.File\"t\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_PENDING\x10\x01\x12\x14\n\x10STATUS_COMPLETED\x10\x02\x12\x14\n\x10STATUS_CANCELLED\x10\x03\x12\x12\n\x0eSTATUS_EXPIRED\x10\x04\"u\n\nUploadPart\x12\x0f\n\x07part_id\x18\x01 \x01(\t\x12\x11\n\tupload_id\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xbb\x01\n\x13\x43reateUploadRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x10\n\x08\x66ilename\x18\x03 \x01(\t\x12\x0f\n\x07purpose\x18\x04 \x01(\t\x12\x11\n\tmime_type\x18\x05 \x01(\t\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x1d\n\x15\x65xpires_after_seconds\x18\x07 \x01(\x03\x12\x17\n\x0fidempotency_key\x18\x08 \x01(\t\"R\n\x14\x43reateUploadResponse\x12(\n\x06upload\x18\x01 \x01(\x0b\x32\x18.haywain.files.v1.Upload\x12\x10\n\x08replayed\x18\x02 \x01(\x08\"\x8b\x02\n\x14\x41\x64\x64UploadPartRequest\x12?\n\x06header\x18\x01 \x01(\x0b\x32-.haywain.files.v1.AddUploadPartRequest.HeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x39\n\x03\x65nd\x18\x03 \x01(\x0b\x32*.haywain.files.v1.AddUploadPartRequest.EndH\x00\x1a\x44\n\x06Header\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x1a\x19\n\x03\x45nd\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x42\x06\n\x04part\"U\n\x15\x41\x64\x64UploadPartResponse\x12*\n\x04part\x18\x01 \x01(\x0b\x32\x1c.haywain.files.v1.UploadPart\x12\x10\n\x08replayed\x18\x02 \x01(\x08\"r\n\x15\x43ompleteUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x10\n\x08part_ids\x18\x03 \x03(\t\x12\x0b\n\x03md5\x18\x04 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x05 \x01(\t\"T\n\x16\x43ompleteUploadResponse\x12(\n\x06upload\x18\x01 \x01(\x0b\x32\x18.haywain.files.v1.Upload\x12\x10\n\x08replayed\x18\x02 \x01(\x08\"Q\n\x13\x43\x61ncelUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\"R\n\x14\x43\x61ncelUploadResponse\x12(\n\x06upload\x18\x01 \x01(\x0b\x32\x18.haywain.files.v1.Upload\x12\x10\n\x08replayed\x18\x02 \x01(\x08\"5\n\x10GetUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\"=\n\x11GetUploadResponse\x12(\n\x06upload\x18\x01 \x01(\x0b\x32\x18.haywain.files.v1.Upload2\xed\x03\n\x0eUploadsService\x12]\n\x0c\x43reateUpload\x12%.haywain.files.v1.CreateUploadRequest\x1a&.haywain.files.v1.CreateUploadResponse\x12\x62\n\rAddUploadPart\x12&.haywain.files.v1.AddUploadPartRequest\x1a\'.haywain.files.v1.AddUploadPartResponse(\x01\x12\x63\n\x0e\x43ompleteUpload\x12\'.haywain.files.v1.CompleteUploadRequest\x1a(.haywain.files.v1.CompleteUploadResponse\x12]\n\x0c\x43\x61ncelUpload\x12%.haywain.files.v1.CancelUploadRequest\x1a&.haywain.files.v1.CancelUploadResponse\x12T\n\tGetUpload\x12\".haywain.files.v1.GetUploadRequest\x1a#.haywain.files.v1.GetUploadResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,29 +40,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UPLOADPART']._serialized_start=538
   _globals['_UPLOADPART']._serialized_end=655
   _globals['_CREATEUPLOADREQUEST']._serialized_start=658
-  _globals['_CREATEUPLOADREQUEST']._serialized_end=820
-  _globals['_CREATEUPLOADRESPONSE']._serialized_start=822
-  _globals['_CREATEUPLOADRESPONSE']._serialized_end=886
-  _globals['_ADDUPLOADPARTREQUEST']._serialized_start=889
-  _globals['_ADDUPLOADPARTREQUEST']._serialized_end=1131
-  _globals['_ADDUPLOADPARTREQUEST_HEADER']._serialized_start=1053
-  _globals['_ADDUPLOADPARTREQUEST_HEADER']._serialized_end=1096
-  _globals['_ADDUPLOADPARTREQUEST_END']._serialized_start=1098
-  _globals['_ADDUPLOADPARTREQUEST_END']._serialized_end=1123
-  _globals['_ADDUPLOADPARTRESPONSE']._serialized_start=1133
-  _globals['_ADDUPLOADPARTRESPONSE']._serialized_end=1200
-  _globals['_COMPLETEUPLOADREQUEST']._serialized_start=1202
-  _globals['_COMPLETEUPLOADREQUEST']._serialized_end=1291
-  _globals['_COMPLETEUPLOADRESPONSE']._serialized_start=1293
-  _globals['_COMPLETEUPLOADRESPONSE']._serialized_end=1359
-  _globals['_CANCELUPLOADREQUEST']._serialized_start=1361
-  _globals['_CANCELUPLOADREQUEST']._serialized_end=1417
-  _globals['_CANCELUPLOADRESPONSE']._serialized_start=1419
-  _globals['_CANCELUPLOADRESPONSE']._serialized_end=1483
-  _globals['_GETUPLOADREQUEST']._serialized_start=1485
-  _globals['_GETUPLOADREQUEST']._serialized_end=1538
-  _globals['_GETUPLOADRESPONSE']._serialized_start=1540
-  _globals['_GETUPLOADRESPONSE']._serialized_end=1601
-  _globals['_UPLOADSSERVICE']._serialized_start=1604
-  _globals['_UPLOADSSERVICE']._serialized_end=2097
+  _globals['_CREATEUPLOADREQUEST']._serialized_end=845
+  _globals['_CREATEUPLOADRESPONSE']._serialized_start=847
+  _globals['_CREATEUPLOADRESPONSE']._serialized_end=929
+  _globals['_ADDUPLOADPARTREQUEST']._serialized_start=932
+  _globals['_ADDUPLOADPARTREQUEST']._serialized_end=1199
+  _globals['_ADDUPLOADPARTREQUEST_HEADER']._serialized_start=1096
+  _globals['_ADDUPLOADPARTREQUEST_HEADER']._serialized_end=1164
+  _globals['_ADDUPLOADPARTREQUEST_END']._serialized_start=1166
+  _globals['_ADDUPLOADPARTREQUEST_END']._serialized_end=1191
+  _globals['_ADDUPLOADPARTRESPONSE']._serialized_start=1201
+  _globals['_ADDUPLOADPARTRESPONSE']._serialized_end=1286
+  _globals['_COMPLETEUPLOADREQUEST']._serialized_start=1288
+  _globals['_COMPLETEUPLOADREQUEST']._serialized_end=1402
+  _globals['_COMPLETEUPLOADRESPONSE']._serialized_start=1404
+  _globals['_COMPLETEUPLOADRESPONSE']._serialized_end=1488
+  _globals['_CANCELUPLOADREQUEST']._serialized_start=1490
+  _globals['_CANCELUPLOADREQUEST']._serialized_end=1571
+  _globals['_CANCELUPLOADRESPONSE']._serialized_start=1573
+  _globals['_CANCELUPLOADRESPONSE']._serialized_end=1655
+  _globals['_GETUPLOADREQUEST']._serialized_start=1657
+  _globals['_GETUPLOADREQUEST']._serialized_end=1710
+  _globals['_GETUPLOADRESPONSE']._serialized_start=1712
+  _globals['_GETUPLOADRESPONSE']._serialized_end=1773
+  _globals['_UPLOADSSERVICE']._serialized_start=1776
+  _globals['_UPLOADSSERVICE']._serialized_end=2269
 # @@protoc_insertion_point(module_scope)

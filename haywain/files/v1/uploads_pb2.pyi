@@ -60,7 +60,7 @@ class UploadPart(_message.Message):
     def __init__(self, part_id: _Optional[str] = ..., upload_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class CreateUploadRequest(_message.Message):
-    __slots__ = ("request_id", "tenant", "filename", "purpose", "mime_type", "size_bytes", "expires_after_seconds")
+    __slots__ = ("request_id", "tenant", "filename", "purpose", "mime_type", "size_bytes", "expires_after_seconds", "idempotency_key")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     FILENAME_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class CreateUploadRequest(_message.Message):
     MIME_TYPE_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tenant: str
     filename: str
@@ -75,23 +76,28 @@ class CreateUploadRequest(_message.Message):
     mime_type: str
     size_bytes: int
     expires_after_seconds: int
-    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., filename: _Optional[str] = ..., purpose: _Optional[str] = ..., mime_type: _Optional[str] = ..., size_bytes: _Optional[int] = ..., expires_after_seconds: _Optional[int] = ...) -> None: ...
+    idempotency_key: str
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., filename: _Optional[str] = ..., purpose: _Optional[str] = ..., mime_type: _Optional[str] = ..., size_bytes: _Optional[int] = ..., expires_after_seconds: _Optional[int] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class CreateUploadResponse(_message.Message):
-    __slots__ = ("upload",)
+    __slots__ = ("upload", "replayed")
     UPLOAD_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
     upload: Upload
-    def __init__(self, upload: _Optional[_Union[Upload, _Mapping]] = ...) -> None: ...
+    replayed: bool
+    def __init__(self, upload: _Optional[_Union[Upload, _Mapping]] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
 class AddUploadPartRequest(_message.Message):
     __slots__ = ("header", "data", "end")
     class Header(_message.Message):
-        __slots__ = ("upload_id", "tenant")
+        __slots__ = ("upload_id", "tenant", "idempotency_key")
         UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
         TENANT_FIELD_NUMBER: _ClassVar[int]
+        IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
         upload_id: str
         tenant: str
-        def __init__(self, upload_id: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
+        idempotency_key: str
+        def __init__(self, upload_id: _Optional[str] = ..., tenant: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
     class End(_message.Message):
         __slots__ = ("size_bytes",)
         SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -106,42 +112,52 @@ class AddUploadPartRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[AddUploadPartRequest.Header, _Mapping]] = ..., data: _Optional[bytes] = ..., end: _Optional[_Union[AddUploadPartRequest.End, _Mapping]] = ...) -> None: ...
 
 class AddUploadPartResponse(_message.Message):
-    __slots__ = ("part",)
+    __slots__ = ("part", "replayed")
     PART_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
     part: UploadPart
-    def __init__(self, part: _Optional[_Union[UploadPart, _Mapping]] = ...) -> None: ...
+    replayed: bool
+    def __init__(self, part: _Optional[_Union[UploadPart, _Mapping]] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
 class CompleteUploadRequest(_message.Message):
-    __slots__ = ("upload_id", "tenant", "part_ids", "md5")
+    __slots__ = ("upload_id", "tenant", "part_ids", "md5", "idempotency_key")
     UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     PART_IDS_FIELD_NUMBER: _ClassVar[int]
     MD5_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     upload_id: str
     tenant: str
     part_ids: _containers.RepeatedScalarFieldContainer[str]
     md5: str
-    def __init__(self, upload_id: _Optional[str] = ..., tenant: _Optional[str] = ..., part_ids: _Optional[_Iterable[str]] = ..., md5: _Optional[str] = ...) -> None: ...
+    idempotency_key: str
+    def __init__(self, upload_id: _Optional[str] = ..., tenant: _Optional[str] = ..., part_ids: _Optional[_Iterable[str]] = ..., md5: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class CompleteUploadResponse(_message.Message):
-    __slots__ = ("upload",)
+    __slots__ = ("upload", "replayed")
     UPLOAD_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
     upload: Upload
-    def __init__(self, upload: _Optional[_Union[Upload, _Mapping]] = ...) -> None: ...
+    replayed: bool
+    def __init__(self, upload: _Optional[_Union[Upload, _Mapping]] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
 class CancelUploadRequest(_message.Message):
-    __slots__ = ("upload_id", "tenant")
+    __slots__ = ("upload_id", "tenant", "idempotency_key")
     UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     upload_id: str
     tenant: str
-    def __init__(self, upload_id: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
+    idempotency_key: str
+    def __init__(self, upload_id: _Optional[str] = ..., tenant: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class CancelUploadResponse(_message.Message):
-    __slots__ = ("upload",)
+    __slots__ = ("upload", "replayed")
     UPLOAD_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
     upload: Upload
-    def __init__(self, upload: _Optional[_Union[Upload, _Mapping]] = ...) -> None: ...
+    replayed: bool
+    def __init__(self, upload: _Optional[_Union[Upload, _Mapping]] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
 class GetUploadRequest(_message.Message):
     __slots__ = ("upload_id", "tenant")

@@ -12,6 +12,22 @@ select files.* from files where files.id = :id and files.tenant = :tenant;
 select files.* from files
  where files.tenant = :tenant and files.origin = :origin and files.request_id = :request_id;
 
+-- Answers, for clients that ask again.
+
+-- name: answer
+select * from answers
+ where tenant = :tenant and operation = :operation and answer_key = :key and created_at > :since;
+
+-- name: forget_answer
+delete from answers where tenant = :tenant and operation = :operation and answer_key = :key;
+
+-- name: forget_answers
+delete from answers where created_at <= :before;
+
+-- name: add_answer
+insert into answers (tenant, operation, answer_key, fingerprint, answer, created_at)
+values (:tenant, :operation, :key, :fingerprint, :answer, :created_at);
+
 -- name: page_descending
 select files.* from files
  where files.tenant = :tenant and files.status <> 'deleted'
