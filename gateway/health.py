@@ -10,10 +10,11 @@ import msgspec
 from google.api import httpbody_pb2
 
 from gateway.answer import Context, json_body
-from gateway.peers import Peer, Peers
+from gateway.peers import CALL_SECONDS, Peer, Peers
+from gateway.pool import ask_all
 from gateway.query import parameters
 from gateway.storage import Storage
-from haywain import errors, openai, rpc
+from haywain import errors, openai
 from haywain.scheduler.v1 import scheduler_pb2
 
 __all__ = ["Health"]
@@ -132,8 +133,8 @@ class Health:
     async def pool(self, context: Context) -> httpbody_pb2.HttpBody:
         """Tell how full the intake and the slots are."""
         parameters(context)
-        scheduler = self._peers.scheduler
-        pool = await scheduler.ask(scheduler.stub.GetPoolStatus, scheduler_pb2.GetPoolStatusRequest())
+        await self._peers.scheduler.connected()
+        pool = await ask_all(self._peers.schedulers, CALL_SECONDS)
         return json_body(
             PoolObject(
                 intake_pool_size=pool.intake_rows,
@@ -157,8 +158,7 @@ class Health:
         if all(components[peer.name].status == "unhealthy" for peer in schedulers):
             return components, None
         try:
-            status = self._peers.scheduler.stub.GetPoolStatus
-            return components, await rpc.call(status, scheduler_pb2.GetPoolStatusRequest(), timeout=CHECK_SECONDS)
+            return components, await ask_all(self._peers.schedulers, CHECK_SECONDS)
         except errors.HaywainError:
             components |= dict.fromkeys((peer.name for peer in schedulers), _AWAY)
             return components, None

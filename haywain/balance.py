@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import grpc
@@ -36,11 +36,7 @@ class Balanced(grpc.aio.Channel):
     def unary_stream(self, method: str, *arguments: Any, **terms: Any) -> Any:
         """Make a method with a stream of answers."""
         methods = [channel.unary_stream(method, *arguments, **terms) for channel in self._channels]
-
-        def call(request: Any, **options: Any) -> Any:
-            return methods[self.choose()](request, **options)
-
-        return call
+        return lambda request, **options: _Stream(self, methods, request, options)
 
     def stream_unary(self, *arguments: Any, **terms: Any) -> Any:
         """Make a method that can't be called: what was sent once can't be sent to another."""
@@ -116,6 +112,37 @@ def _one_answer(balanced: Balanced, methods: list[Any]) -> Callable[..., Corouti
                 await asyncio.sleep(_LOOK_SECONDS)
 
     return call
+
+
+class _Stream:
+    """A stream of answers, from another server when the first one goes away before it has said anything."""
+
+    def __init__(self, balanced: Balanced, methods: list[Any], request: Any, options: dict[str, Any]) -> None:
+        self._balanced, self._methods = balanced, methods
+        self._request, self._options = request, options
+        self._tried = frozenset([at := balanced.choose()])
+        self._call = methods[at](request, **options)
+
+    def cancel(self) -> bool:
+        """End it."""
+        return bool(self._call.cancel())
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Yield the answers."""
+        begun = False
+        while True:
+            try:
+                async for message in self._call:
+                    begun = True
+                    yield message
+            except grpc.aio.AioRpcError as error:
+                if begun or not _is_away(error) or len(self._tried) >= len(self._methods):
+                    raise
+                at = self._balanced.choose(self._tried)
+                self._tried |= {at}
+                self._call = self._methods[at](self._request, **self._options)
+            else:
+                return
 
 
 def _is_away(error: grpc.aio.AioRpcError) -> bool:

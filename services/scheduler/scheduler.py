@@ -49,6 +49,7 @@ _SWEEP_SECONDS = 60.0
 _PATIENCE_SECONDS = 2.0
 """A scheduler that was killed may need a moment to be gone: it may be waiting for the disk."""
 _ENGINES_KEPT_SECONDS = 86_400.0
+_ENGINES_COME_SECONDS = 3.0
 _log = log.get()
 
 
@@ -64,6 +65,7 @@ class Scheduler:
         self._database = database
         self._store = Store(database)
         self._alone = alone
+        self._opened = clock.monotonic()
         self._leases = leases = Leases(database, mine.replica, mine.lease_seconds, clock)
         self._shared = shared = Shared(database, mine.replica, mine.lease_seconds, clock)
         folder = settings.data / "incremental"
@@ -207,6 +209,13 @@ class Scheduler:
         """Take an engine's registration or heartbeat."""
         if self.engines.register(engine):
             await self._store.put_engine(engine.engine_id, json_format.MessageToJson(engine, indent=None), self._clock.now())
+
+    async def reach(self, call: Call) -> None:
+        """Give engines a moment to find a scheduler that has just started beside another that has them all."""
+        until = self._opened + _ENGINES_COME_SECONDS
+        serves = self.dispatcher.links.serves
+        while not self._alone and not serves(call.key) and self._clock.monotonic() < until:  # noqa: ASYNC110 - a link tells nobody
+            await asyncio.sleep(0.05)
 
     def call(self, call: Call) -> None:
         """Queue an interactive request. Raises ModelMissing, InvalidRequest, Unavailable, CapacityExceeded."""

@@ -90,6 +90,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def Complete(self, request: pb.CompleteRequest, context: Any) -> AsyncIterator[pb.CompleteResponse]:
         """Run one request now."""
         call = Call(request)
+        await self._scheduler.reach(call)
         self._scheduler.call(call)
         try:
             while True:
