@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from engine import registration, registry
+from engine import registration, registry, tuned
 from engine.backend import Backend
 from engine.slots import Slots
 from engine.stream import RunStream
@@ -84,7 +84,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
 
 async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     """Run the engine process until `stopping` is set. Raises HaywainError when the backend can't start, or dies."""
-    backend = registry.create(settings.engine)
+    backend = registry.create(tuned.applied(settings))
     await run(backend, settings, stopping)
 
 

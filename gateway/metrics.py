@@ -1,13 +1,15 @@
 """GET /metrics: what every process counts, in one answer. And what the gateway itself counts: its answers over HTTP.
 
 A process that says nothing for a second is `haywain_up` 0; the answer is never an error. Engines are those that the scheduler
-knows, or knew when it could last be asked.
+knows, or knew when it could last be asked; what they say is not trusted to make sense. Who asks while others do shares their
+answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
@@ -25,7 +27,7 @@ from haywain import errors, metrics, rpc
 from haywain.scheduler.v1 import scheduler_pb2
 from haywain.telemetry.v1 import telemetry_pb2, telemetry_pb2_grpc
 
-__all__ = ["CountingInterceptor", "Metrics"]
+__all__ = ["CountingInterceptor", "Merged", "Metrics"]
 
 ANSWER_SECONDS = 1.0
 _ANSWERS = metrics.counter(
@@ -37,6 +39,12 @@ _FAMILIES: dict[int, Callable[[str, str], Metric]] = {
     telemetry_pb2.Family.KIND_GAUGE: GaugeMetricFamily,
     telemetry_pb2.Family.KIND_HISTOGRAM: HistogramMetricFamily,
 }
+_SUFFIXES: dict[int, tuple[str, ...]] = {
+    telemetry_pb2.Family.KIND_COUNTER: ("_total",),
+    telemetry_pb2.Family.KIND_GAUGE: ("",),
+    telemetry_pb2.Family.KIND_HISTOGRAM: ("_bucket", "_sum", "_count"),
+}
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 Labels = dict[str, str]
 
 
@@ -49,10 +57,24 @@ class Metrics:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._engines: dict[str, str] = {}
         """addresses by id"""
+        self._gathering: asyncio.Task[Merged] | None = None
 
     async def scrape(self, context: Context) -> httpbody_pb2.HttpBody:
         """Ask all processes, and answer in the format that the caller prefers."""
         parameters(context)
+        if self._gathering is None or self._gathering.done():
+            self._gathering = asyncio.create_task(self._gather())
+        merged = await asyncio.shield(self._gathering)
+        encode, content_type = choose_encoder(header(context, "accept"))
+        return httpbody_pb2.HttpBody(content_type=content_type, data=encode(merged))
+
+    async def close(self) -> None:
+        """Close the channels to engines."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+        await self._close(keep=())
+
+    async def _gather(self) -> Merged:
         services = (self._peers.files, self._peers.batches, *self._peers.schedulers)
         own = telemetry_pb2.CollectResponse(families=[metrics.message(family) for family in await metrics.collect()])
         async with asyncio.TaskGroup() as group:
@@ -61,17 +83,12 @@ class Metrics:
             for engine_id, address in engines.items():
                 labels = {"process": "engine", "engine": engine_id}
                 asked.append((labels, group.create_task(_ask(self._channel(address)))))
-        merged = _Merged()
+        merged = Merged()
         merged.add({"process": "gateway"}, own)
         for labels, answer in asked:
             merged.add(labels, answer.result())
         await self._close(keep=engines.values())
-        encode, content_type = choose_encoder(header(context, "accept"))
-        return httpbody_pb2.HttpBody(content_type=content_type, data=encode(merged))
-
-    async def close(self) -> None:
-        """Close the channels to engines."""
-        await self._close(keep=())
+        return merged
 
     async def _known_engines(self) -> dict[str, str]:
         with contextlib.suppress(errors.HaywainError):
@@ -100,7 +117,7 @@ async def _ask(channel: grpc.aio.Channel) -> telemetry_pb2.CollectResponse | Non
     return answer
 
 
-class _Merged:
+class Merged:
     """The families of all processes, each once. What prometheus_client's encoders take for a registry."""
 
     def __init__(self) -> None:
@@ -111,17 +128,24 @@ class _Merged:
     def add(self, labels: Labels, answer: telemetry_pb2.CollectResponse | None) -> None:
         """Add what a process answered; None when it did not."""
         self._up.add_sample("haywain_up", labels, float(answer is not None))
-        for family in answer.families if answer is not None else ():
-            make = _FAMILIES.get(family.kind)
-            if make is None:
-                continue
-            known = self._families.setdefault(family.name, make(family.name, family.help))
-            for sample in family.samples:
-                known.add_sample(sample.name, {**sample.labels, **labels}, sample.value)
+        for family in filter(_makes_sense, answer.families if answer is not None else ()):
+            made = _FAMILIES[family.kind](family.name, family.help)
+            known = self._families.setdefault(family.name, made)
+            if known.type == made.type and known is not self._up:
+                for sample in family.samples:
+                    known.add_sample(sample.name, {**sample.labels, **labels}, sample.value)
 
     def collect(self) -> Iterable[Metric]:
         """Give them by name."""
         return [self._families[name] for name in sorted(self._families)]
+
+
+def _makes_sense(family: telemetry_pb2.Family) -> bool:
+    """Tell whether a family can be written down: one that can't would spoil the whole answer."""
+    allowed = {family.name + suffix for suffix in _SUFFIXES.get(family.kind, ())}
+    labels = {name for sample in family.samples for name in sample.labels}
+    names = {sample.name for sample in family.samples}
+    return bool(allowed) and names <= allowed and all(_NAME.fullmatch(name) for name in (family.name, *labels))
 
 
 class CountingInterceptor(rpc.Interceptor):

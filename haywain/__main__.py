@@ -87,6 +87,10 @@ def _parser() -> argparse.ArgumentParser:
         alone = _command(commands, process, f"start the {process} process alone", _process)
         if process == "scheduler":
             alone.add_argument("--replica", type=int, default=1, metavar="N", help="which of scheduler.replicas (1)")
+        if process == "engine":
+            alone.add_argument("action", nargs="?", choices=("tune",), help="measure which settings suit this machine and model")
+            alone.add_argument("--model", metavar="PATH", help="a GGUF file")
+            alone.add_argument("--seconds", type=float, default=60.0, help="of tune: how long, about (%(default)s)")
     return parser
 
 
@@ -121,6 +125,8 @@ def _settings(options: argparse.Namespace) -> settings.Settings:
 def _process(options: argparse.Namespace) -> int:
     from haywain import log, orphans, replicas, rpc
 
+    if getattr(options, "action", None) == "tune":
+        return _tune(options)
     orphans.die_with_parent()
     chosen, name = _settings(options), options.name
     if name == "scheduler":
@@ -133,6 +139,22 @@ def _process(options: argparse.Namespace) -> int:
         envoy.exec_envoy(chosen)
     serve = _serve(options.name)
     rpc.run(lambda stopping: serve(chosen, stopping))
+    return 0
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from engine.llamacpp.tune import tune
+    from engine.tuned import path
+    from haywain import demo_model, log
+
+    chosen = _settings(options)
+    if not chosen.engine.llamacpp.model_path:
+        options.model = str(demo_model.fetch())
+        chosen = _settings(options)
+    log.configure(settings.LogSettings(level="error"), options.name)
+    tuned = asyncio.run(tune(chosen, options.seconds, lambda line: print(line, flush=True)))
+    told = ", ".join(f"{name} = {value}" for name, value in tuned.chosen.items()) or "nothing better than the defaults"
+    print(f"{told}; written to {path(chosen)} for the next start")
     return 0
 
 

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import tempfile
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
@@ -29,6 +28,7 @@ from haywain.rest import (
     BatchFailed,
     ClientError,
     ConnectionLost,
+    NoValidRecords,
     ObjectMissing,
     RequestRefused,
     Rest,
@@ -36,12 +36,13 @@ from haywain.rest import (
     TryLater,
     WaitTimedOut,
 )
-from haywain.rest_types import Batch, BatchFields, File
+from haywain.rest_types import Batch, BatchFields, CreatedBatch, File, RejectedRecord
 from haywain.resume import download, replacing
+from haywain.uploading import new_key, upload
 
 __all__ = [
-    "TERMINAL", "ApiError", "Batch", "BatchClient", "BatchFailed", "BatchFields", "ClientError", "ConnectionLost", "File",
-    "ObjectMissing", "RequestRefused", "TryLater", "WaitTimedOut", "errors_path",
+    "TERMINAL", "ApiError", "Batch", "BatchClient", "BatchFailed", "BatchFields", "ClientError", "ConnectionLost", "CreatedBatch",
+    "File", "NoValidRecords", "ObjectMissing", "RejectedRecord", "RequestRefused", "TryLater", "WaitTimedOut", "errors_path",
 ]  # fmt: skip
 
 TERMINAL = ("completed", "failed", "expired", "cancelled")
@@ -87,18 +88,41 @@ class BatchClient:
         self._rest = Rest(self._http, retries, timer or Timer())
 
     def upload_file(self, path_or_bytes: _AnyPath | bytes, purpose: str = "batch", filename: str | None = None) -> File:
-        """Upload a file or bytes; the file object. `filename` is the path's own, or requests.jsonl, unless given."""
+        """Upload a file or bytes; the file object. `filename` is the path's own, or requests.jsonl, unless given.
+
+        What is larger than 200 MB goes in parts. However often this has to be tried, one file is stored.
+        """
         if isinstance(path_or_bytes, bytes):
             return self._upload(BytesIO(path_or_bytes), purpose, filename or "requests.jsonl")
         with Path(path_or_bytes).open("rb") as source:
             return self._upload(source, purpose, filename or Path(path_or_bytes).name)
 
-    def create_batch(self, input_file_id: str, **fields: Unpack[BatchFields]) -> Batch:
-        """Create a batch of an uploaded file; the batch object. However often this has to be tried, one batch is made."""
-        body: dict[str, Any] = {"input_file_id": input_file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    def create_batch(
+        self,
+        input_file_id: str | None = None,
+        *,
+        requests: Iterable[Mapping[str, Any]] | None = None,
+        wait_seconds: int = 0,
+        **fields: Unpack[BatchFields],
+    ) -> CreatedBatch:
+        """Create a batch of an uploaded file, or of up to 1,000 `requests`; the batch object.
+
+        `requests` may leave out `method` and `url`. They are validated before the answer comes; those of a file are when
+        `wait_seconds` is given (30 at most) and enough. Then the answer has `rejected_count` and what goes with it. However often
+        this has to be tried, one batch is made. Raises NoValidRecords when it would have nothing to run.
+        """
+        if (input_file_id is None) == (requests is None):
+            raise ClientError("a batch has an input_file_id or requests: one of the two")
+        body: dict[str, Any] = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
         body |= {name: value for name, value in fields.items() if value is not None}
-        headers = {"idempotency-key": uuid.uuid4().hex, "content-type": "application/json"}
-        return cast(Batch, self._rest.send("POST", "/v1/batches", content=_json(body), headers=headers))
+        if requests is None:
+            body["input_file_id"] = input_file_id
+        else:
+            body["requests"] = [_line(request, body["endpoint"]) for request in requests]
+        headers = new_key() | {"content-type": "application/json"}
+        if wait_seconds:
+            headers["prefer"] = f"wait={wait_seconds}"
+        return cast(CreatedBatch, self._rest.send("POST", "/v1/batches", content=_encoded(body), headers=headers))
 
     def wait_for_batch(
         self,
@@ -169,8 +193,8 @@ class BatchClient:
         targets = _targets(output, errors)
         with _source(requests, fields.get("endpoint") or "/v1/chat/completions") as (source, filename):
             file = self._upload(source, "batch", filename)
-        batch = self.create_batch(file["id"], **fields)
-        batch = self.wait_for_batch(batch["id"], timeout, progress, poll_seconds)
+        created = self.create_batch(file["id"], **fields)
+        batch = self.wait_for_batch(created["id"], timeout, progress, poll_seconds)
         if batch["status"] == "failed":
             raise BatchFailed(_why(batch), batch)
         for target, file_id in zip(targets, (batch["output_file_id"], batch["error_file_id"]), strict=True):
@@ -202,8 +226,7 @@ class BatchClient:
 
     def _upload(self, source: BinaryIO, purpose: str, filename: str) -> File:
         timeout = httpx.Timeout(self._timeout, read=max(self._timeout, _STORE_SECONDS), connect=self._connect_timeout)
-        files = {"file": (filename, source, "application/jsonl")}
-        return cast(File, self._rest.send("POST", "/v1/files", data={"purpose": purpose}, files=files, timeout=timeout))
+        return upload(self._rest, source, purpose, filename, timeout)
 
 
 def errors_path(output: _AnyPath) -> Path:
@@ -233,11 +256,22 @@ def _source(requests: _AnyPath | Iterable[Mapping[str, Any]], endpoint: str) -> 
     with tempfile.TemporaryFile() as spool:
         for number, line in enumerate(requests, 1):
             try:
-                spool.write(_json({"method": "POST", "url": endpoint} | dict(line)) + b"\n")
+                spool.write(_json(_line(line, endpoint)) + b"\n")
             except (TypeError, ValueError) as error:
                 raise ClientError(f"request {number}: {error}") from error
         spool.flush()  # its size is asked of the system
         yield spool, "requests.jsonl"
+
+
+def _line(request: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
+    return {"method": "POST", "url": endpoint} | dict(request)
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    try:
+        return _json(body)
+    except (TypeError, ValueError) as error:
+        raise ClientError(f"the batch can't be written as JSON: {error}") from error
 
 
 def _json(value: Any) -> bytes:

@@ -7,11 +7,11 @@
         ├── BatchFailed             its input isn't valid: nothing ran; `batch` is the object
         └── ApiError                the mesh said no: status_code, code, param, message, request_id
             ├── RequestRefused      of no use to send again unchanged
-            │   └── ObjectMissing   404
+            │   ├── ObjectMissing   404
+            │   └── NoValidRecords  nothing was created: rejected_count, rejected_records
             └── TryLater            429, 5xx: still so after every retry; retry_after
 
-Whatever goes through here may be repeated: reads are harmless, a create carries an idempotency key, and an upload whose answer was
-lost leaves at worst a file that nobody names.
+Whatever goes through here may be repeated: reads are harmless, and what creates something carries an idempotency key.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ import httpx
 import msgspec
 
 from haywain.errors import HaywainError
+from haywain.rest_types import RejectedRecord
 
 __all__ = [
-    "ApiError", "BatchFailed", "ClientError", "ConnectionLost", "ObjectMissing", "RequestRefused", "Rest", "Timer", "TryLater",
-    "WaitTimedOut",
+    "ApiError", "BatchFailed", "ClientError", "ConnectionLost", "NoValidRecords", "ObjectMissing", "RequestRefused", "Rest",
+    "Timer", "TryLater", "WaitTimedOut",
 ]  # fmt: skip
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 8.0
-_LONGEST_RETRY_AFTER_SECONDS = 120.0
+_LONGEST_RETRY_AFTER_SECONDS = 300.0
 """told to stay away for longer, the caller is asked rather than kept waiting"""
 _FIRST_CONTACT_RETRIES = 2
 """while this mesh has never answered: the address is likelier wrong than the mesh away for a moment"""
@@ -84,6 +85,16 @@ class RequestRefused(ApiError):
 
 class ObjectMissing(RequestRefused):
     """No such object, or its content is gone."""
+
+
+class NoValidRecords(RequestRefused):
+    """None of the records of a new batch can run."""
+
+    def __init__(self, message: str, *, response: httpx.Response, error: Mapping[str, Any], retry_after: float) -> None:
+        """What was wrong is in `error`, the first hundred records of it."""
+        super().__init__(message, response=response, error=error, retry_after=retry_after)
+        self.rejected_count: int = error.get("rejected_count") or 0
+        self.rejected_records: list[RejectedRecord] = error.get("rejected_records") or []
 
 
 class TryLater(ApiError):
@@ -187,7 +198,8 @@ def _refusal(response: httpx.Response) -> ApiError:
     again = {"true": True, "false": False}.get(
         response.headers.get("x-should-retry", ""), status in (408, 409, 429) or status >= 500
     )
-    kind = TryLater if again else ObjectMissing if status == 404 else RequestRefused
+    refused = NoValidRecords if error.get("code") == "no_valid_records" else ObjectMissing if status == 404 else RequestRefused
+    kind = TryLater if again else refused
     return kind(message, response=response, error=error, retry_after=_retry_after(response.headers.get("retry-after", "")))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-__all__ = ["Batch", "BatchFields", "File"]
+__all__ = ["Batch", "BatchFields", "CreatedBatch", "File", "RejectedRecord"]
 
 
 class File(TypedDict):
@@ -58,6 +58,27 @@ class Batch(TypedDict):
     max_decoding_length: int | None
     max_context_length: int | None
     x_progress: dict[str, Any] | None
+
+
+class RejectedRecord(TypedDict):
+    """An input line that can't run."""
+
+    line: int
+    """from 1"""
+    custom_id: str | None
+    code: str
+    message: str
+    param: str | None
+
+
+class CreatedBatch(Batch):
+    """A new batch. What begins with `rejected` is None unless the answer waited for validation."""
+
+    rejected_count: int | None
+    rejected_records: list[RejectedRecord] | None
+    """the first hundred"""
+    rejected_records_file_id: str | None
+    """a file with an error line for each"""
 
 
 class BatchFields(TypedDict, total=False):

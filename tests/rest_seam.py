@@ -86,11 +86,15 @@ class RestMesh:
             logger_factory=structlog.PrintLoggerFactory(self._log),
         )
         self._thread.start()
-        for name in self._serves:
-            self.start(name)
-        with (self.data / "envoy.log").open("wb") as output:
-            self._envoy = subprocess.Popen(envoy.command(self.settings), stderr=output)
-        until("Envoy answers", self._answers)
+        try:
+            for name in self._serves:
+                self.start(name)
+            with (self.data / "envoy.log").open("wb") as output:
+                self._envoy = subprocess.Popen(envoy.command(self.settings), stderr=output)
+            until("Envoy answers", self._answers)
+        except BaseException:  # the thread would keep the test run from ending
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

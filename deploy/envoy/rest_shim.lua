@@ -109,6 +109,12 @@ function envoy_on_request(handle)
       ("The request body is too large: %d bytes, the limit is %d bytes."):format(length, limit))
     return
   end
+  local encoding = headers:get("content-encoding")
+  if encoding and encoding ~= "identity" then              -- nobody here would undo it
+    local name = encoding:sub(1, 100):gsub("[^%w ,.*-]", "?")
+    handle:respond({ [":status"] = "415" }, ("The request body is encoded with '%s': send it as it is."):format(name))
+    return
+  end
   if headers:get(":path"):find("%%[89a-fA-F]%x") and not is_utf8(headers:get(":path")) then
     handle:respond({ [":status"] = "400" }, "The path is not valid: it must be UTF-8.")
     return

@@ -37,7 +37,7 @@ from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import HaywainError, SettingsError
 from haywain.settings import EngineSettings, LlamaCppSettings
 
-__all__ = ["LlamaCppBackend", "create"]
+__all__ = ["DEFAULT_SLOTS", "LlamaCppBackend", "cores", "create"]
 
 DEFAULT_CONTEXT: Final = 2_048
 """tokens a sequence, where neither settings nor model say less"""
@@ -67,7 +67,7 @@ class LlamaCppBackend:
         self._path = self._path.absolute()
         self._vocabulary = Vocabulary.load(self._path)
         self.version = f"llama-cpp-python {version('llama-cpp-python')}"
-        self._decoders = settings.workers or _cores()
+        self._decoders = settings.workers or cores()
         self._wanted = _wanted(settings, self._path, self._vocabulary, self._decoders)
         self._transcodes = transcode.wanted(settings.transcode, self._path, self._vocabulary)
         self._preparer = Preparer(
@@ -210,7 +210,7 @@ class LlamaCppBackend:
         row.refuse(result)
 
 
-def _cores() -> int:
+def cores() -> int:
     """Count the cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

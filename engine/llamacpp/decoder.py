@@ -24,7 +24,7 @@ from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import LENGTH, Begin, Cancel, Open, Ready, Refused, ToDecoder, frame, to_decoder
 from engine.llamacpp.model import Model
 from engine.llamacpp.policy import EXACT
-from engine.llamacpp.tally import Tally
+from engine.llamacpp.tally import Tally, Usage
 from haywain import orphans
 from haywain.errors import HaywainError
 
@@ -61,10 +61,10 @@ def _serve(link: socket.socket, inbox: Inbox) -> None:
     with contextlib.closing(model):
         link.sendall(frame([Ready(model.slots, model.context_length)]))
         if isinstance(model, EmbeddingModel):
-            _run(link, inbox, Embedder(model, wanted.batch_tokens, alone=wanted.layout == EXACT), lambda: (0, 0))
+            _run(link, inbox, Embedder(model, wanted.batch_tokens, alone=wanted.layout == EXACT), lambda: Usage(0, 0, 0))
         else:
             loop = Loop(model, wanted.layout)
-            _run(link, inbox, loop, lambda: (loop.running, _held(model)))
+            _run(link, inbox, loop, lambda: Usage(loop.running, _held(model), model.chosen_from))
 
 
 def _held(model: Model) -> int:
@@ -81,9 +81,9 @@ def _model(wanted: Open) -> Model | EmbeddingModel:
     return Model(path, slots=slots, context_length=length, batch_tokens=step, threads=threads, cells=wanted.cells)
 
 
-def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder, usage: Callable[[], tuple[int, int]]) -> None:
-    """Step until the other end closes. `usage` tells the slots in use and the tokens in the KV cache."""
-    tally = Tally()
+def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder, usage: Callable[[], Usage]) -> None:
+    """Step until the other end closes."""
+    tally = Tally(usage().generated)
     told = counted = time.monotonic()
     while (messages := _arrived(inbox, wait=loop.idle)) is not None:
         loop.accept(messages)
@@ -92,7 +92,7 @@ def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder, usage: Callab
         now = time.monotonic()
         tally.stepped(now - began)
         if loop.idle or now - counted > _COUNT_SECONDS:
-            events.append(tally.take(*usage()))
+            events.append(tally.take(usage()))
             counted = now
         # An empty frame says that it is alive, though there is nothing to tell.
         if events or now - told > _ALIVE_SECONDS:

@@ -22,7 +22,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _COUNTERS = {
     "haywain_prompt_tokens": "Prompt tokens given to decoders.",
     "haywain_cached_prompt_tokens": "Prompt tokens of ended sequences that were in the KV cache already.",
-    "haywain_generated_tokens": "Tokens of ended sequences.",
+    "haywain_generated_tokens": "Tokens that were generated.",
     "haywain_decoder_deaths": "Decoder processes that died.",
 }
 
@@ -57,13 +57,13 @@ class DecoderFigures(Collector):
         self._counts["haywain_prompt_tokens"] += tokens
 
     def ended(self, event: Ended) -> None:
-        """Count the tokens of a sequence that ended."""
+        """Count what a sequence that ended didn't have to evaluate."""
         self._counts["haywain_cached_prompt_tokens"] += event.cached_tokens
-        self._counts["haywain_generated_tokens"] += event.output_tokens
 
     def told(self, decoder: int, figures: Figures) -> None:
         """Take what a decoder told."""
         self._now[decoder] = figures
+        self._counts["haywain_generated_tokens"] += figures.generated
         self._steps = [one + more for one, more in zip(self._steps, figures.steps, strict=True)]
         self._seconds += figures.step_seconds
 

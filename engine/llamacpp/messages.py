@@ -136,6 +136,8 @@ class Figures(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=Tr
     """sequences in slots now"""
     kv_used: int
     """tokens in the KV cache now"""
+    generated: int
+    """tokens"""
     steps: list[int]
     """steps by the time they took, as tally.STEP_SECONDS has it"""
     step_seconds: float

@@ -135,6 +135,8 @@ class Model:
         """whether the slots can't all be full at the same time"""
         self.cells = max(cells, context_length) if self.overcommitted else slots * context_length
         self.layout = Layout(flash=False, unified=True) if self.overcommitted else Layout()
+        self.chosen_from = 0
+        """rows of logits that were given so far: as many tokens as were generated"""
         self._threads = threads
         self._context: Any = None
         with contextlib.ExitStack() as undo:
@@ -225,6 +227,7 @@ class Model:
                 self._cells.grow(slot, end - start)
         if status != 0:
             raise DecodeFailed(f"llama_decode answered {status} for {batch.size} tokens: {complaints()}")
+        self.chosen_from += batch.outputs
         if not batch.outputs:
             return np.empty((0, self.vocabulary.size), np.float32)
         return np.ctypeslib.as_array(library.llama_get_logits(self._context), (batch.outputs, self.vocabulary.size))

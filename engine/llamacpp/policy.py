@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = [
-    "AUTO", "CHUNK", "EXACT", "LAYOUTS", "LEAST", "TILE", "Layout", "admits", "chunk", "decoder", "fit", "layout", "pack",
-    "reusable", "share", "slots", "tiled",
+    "AUTO", "CHUNK", "EXACT", "LAYOUTS", "LEAST", "TILE", "Layout", "admits", "chunk", "decoder", "divisions", "fit",
+    "layout", "pack", "reusable", "share", "slots", "tiled",
 ]  # fmt: skip
 
 CHUNK = 128
@@ -141,6 +141,11 @@ def decoder(loads: Sequence[int], shares: Sequence[int], slots: int) -> int:
     worth = max(1, slots // 4)
     costs = [load - (worth if share >= TILE else 0) for load, share in zip(loads, shares, strict=True)]
     return costs.index(min(costs))
+
+
+def divisions(cores: int) -> list[tuple[int, int]]:
+    """Tell how cores may be divided: (decoders, threads of each), from one core each to one decoder with all."""
+    return [(cores // threads, threads) for threads in range(1, cores + 1) if cores % threads == 0 and threads in (1, 2, 4, cores)]
 
 
 def fit(prompt: int, wanted: int | None, context: int) -> int:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import bisect
-from typing import Final
+from typing import Final, NamedTuple
 
 from engine.llamacpp.messages import Figures
 
-__all__ = ["STEP_SECONDS", "Tally"]
+__all__ = ["STEP_SECONDS", "Tally", "Usage"]
 
 STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """the buckets that steps are counted in, by what they took at most; one more is for all others"""
 
 
+class Usage(NamedTuple):
+    """How a decoder is now."""
+
+    running: int
+    """slots in use"""
+    kv_used: int
+    """tokens in the KV cache"""
+    generated: int
+    """tokens, since it began"""
+
+
 class Tally:
     """Counts steps since the last telling."""
 
-    def __init__(self) -> None:
-        """Start at nothing."""
+    def __init__(self, generated: int = 0) -> None:
+        """`generated` tokens are not to be told."""
+        self._generated = generated
         self._steps = [0] * (len(STEP_SECONDS) + 1)
         self._seconds = 0.0
 
@@ -26,9 +38,11 @@ class Tally:
         self._steps[bisect.bisect_left(STEP_SECONDS, seconds)] += 1
         self._seconds += seconds
 
-    def take(self, running: int, kv_used: int) -> Figures:
+    def take(self, usage: Usage) -> Figures:
         """Tell, with how things are now, and begin again."""
-        figures = Figures(running=running, kv_used=kv_used, steps=self._steps, step_seconds=self._seconds)
+        generated, self._generated = usage.generated - self._generated, usage.generated
+        now = {"running": usage.running, "kv_used": usage.kv_used, "generated": generated}
+        figures = Figures(steps=self._steps, step_seconds=self._seconds, **now)
         self._steps = [0] * (len(STEP_SECONDS) + 1)
         self._seconds = 0.0
         return figures

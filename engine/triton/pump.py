@@ -99,6 +99,7 @@ class Pump:
             await asyncio.sleep(_ASK_AGAIN_SECONDS if self._reason else _LOOK_SECONDS)
             self._give_back()
             reason = await self._look()
+            self._proven = self._proven or bool(reason)  # what comes back will be another process
             if reason and not self._reason:
                 self._away(reason)
             elif not reason and self._reason:
@@ -141,7 +142,7 @@ class Pump:
         self._send()
 
     def _next(self) -> Run | None:
-        if self._suspects:
+        if self._suspects and (self._proven or not any(self._waiting)):
             if self._sent:
                 return None
             self._alone = True
@@ -221,7 +222,7 @@ class Pump:
         elif run.losses > 1:
             self._suspects.append(run)
         else:
-            self._waiting[not run.interactive].appendleft(run)
+            self._waiting[not run.interactive].append(run)  # not the first again: it may be what broke it
 
     def _busy(self, run: Run) -> None:
         """Send fewer at a time: once for all that were refused together."""

@@ -12,7 +12,7 @@ from llamacpp_running import Running, started
 from prometheus_client import Metric
 
 from engine.llamacpp.messages import Figures
-from engine.llamacpp.tally import STEP_SECONDS, Tally
+from engine.llamacpp.tally import STEP_SECONDS, Tally, Usage
 from haywain.metrics import REGISTRY
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "operations.md"
@@ -31,14 +31,16 @@ def total(name: str) -> float:
 
 def test_steps_are_put_in_buckets() -> None:
     """A step counts where its time belongs, the last bucket has all that are longer; what was told is told once."""
-    tally = Tally()
+    tally = Tally(7)
     for seconds in (0.0005, 0.001, 0.0011, 100.0):
         tally.stepped(seconds)
-    figures = tally.take(3, 40)
-    assert (figures.running, figures.kv_used) == (3, 40)
+    figures = tally.take(Usage(3, 40, 12))
+    assert (figures.running, figures.kv_used, figures.generated) == (3, 40, 5)
     assert figures.steps == [2, 1, *[0] * (len(STEP_SECONDS) - 2), 1]
     assert figures.step_seconds == pytest.approx(100.0026)
-    assert tally.take(0, 0) == Figures(running=0, kv_used=0, steps=[0] * (len(STEP_SECONDS) + 1), step_seconds=0.0)
+    assert tally.take(Usage(0, 0, 12)) == Figures(
+        running=0, kv_used=0, generated=0, steps=[0] * (len(STEP_SECONDS) + 1), step_seconds=0.0
+    )
 
 
 async def _twice(running: Running, prompt: str) -> tuple[int, int]:

@@ -41,11 +41,15 @@ async def test_triton_by_http(triton: TritonServer) -> None:
 
 async def test_something_else_at_the_address() -> None:
     """What speaks neither is told by what it answers."""
-    server = await asyncio.start_server(lambda _, writer: writer.write(b"SSH-2.0-OpenSSH_9.2\r\n"), "127.0.0.1", 0)
-    async with server:
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         assert "doesn't speak gRPC: it answers b'SSH-2.0" in await line(TritonSettings(url=f"127.0.0.1:{port}"))
-        server.close()
 
 
 async def test_a_wrong_name_or_version(triton: TritonServer) -> None:

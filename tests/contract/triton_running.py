@@ -82,7 +82,9 @@ class Running:
 
     async def away(self) -> None:
         """Wait until it is known that the model is away: someone who waits for an answer is told."""
-        result = await self.end(self.submit(COMPLETIONS, pb.LANE_INTERACTIVE, prompt="anybody"), 20)
+        async with asyncio.timeout(60):
+            while (result := await self.end(self.submit(COMPLETIONS, pb.LANE_INTERACTIVE, prompt="anybody"))).status_code == 200:
+                continue
         assert (result.status_code, result.error.code) == (503, "engine_unavailable"), result
 
     async def refused(self, endpoint: str, **body: Any) -> pb.SequenceResult:

@@ -13,7 +13,17 @@ import pytest
 from conservation import assert_conserved
 from mesh import Mesh, chat_row, jsonl, until
 
-from haywain.client import Batch, BatchClient, BatchFailed, ConnectionLost, ObjectMissing, RequestRefused, WaitTimedOut
+from haywain import uploading
+from haywain.client import (
+    Batch,
+    BatchClient,
+    BatchFailed,
+    ConnectionLost,
+    NoValidRecords,
+    ObjectMissing,
+    RequestRefused,
+    WaitTimedOut,
+)
 
 
 @pytest.fixture(scope="module")
@@ -158,12 +168,38 @@ def test_a_download_goes_on_where_it_broke_off(mesh: Mesh, client: BatchClient, 
 
 
 def test_an_upload_whose_answer_is_lost(mesh: Mesh) -> None:
-    """It is sent again, whole."""
+    """It is sent again, whole, and one file is there in the end."""
     content = jsonl([chat_row("a")])
     with CuttingLine(mesh.port, 1) as line, BatchClient(line.url) as cut:
-        file = cut.upload_file(content)
+        file = cut.upload_file(content, filename="lost.jsonl")
         assert len(line.answered) == 2
         assert cut.download_file_content(file["id"]) == content
+    assert [one["id"] for one in mesh.client.get("/v1/files").json()["data"] if one["filename"] == "lost.jsonl"] == [file["id"]]
+
+
+def test_a_file_in_parts(mesh: Mesh, client: BatchClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file over the limit of one request goes in parts, over a line that breaks, and is a batch's input like any other."""
+    monkeypatch.setattr(uploading, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(uploading, "PART_BYTES", 700)
+    rows = [chat_row(f"row-{n}") for n in range(20)]
+    with CuttingLine(mesh.port, 500, 1) as line, BatchClient(line.url) as cut:
+        file = cut.upload_file(jsonl(rows))
+        assert len(line.answered) > 2
+    assert client.download_file_content(file["id"]) == jsonl(rows)
+    ended = client.wait_for_batch(client.create_batch(file["id"], wait_seconds=10)["id"], timeout=60)
+    assert_conserved(mesh.client, dict(ended), [row["custom_id"] for row in rows])
+
+
+def test_inline_requests(mesh: Mesh, client: BatchClient) -> None:
+    """Requests in the creation itself are validated before the answer, run, and refused when none is valid."""
+    requests = [{"custom_id": "good", "body": {"messages": [{"role": "user", "content": "hi"}]}}, {"custom_id": "bad"}]
+    made = client.create_batch(requests=requests, model="echo", invalid_rows="reject")
+    assert made["rejected_count"] == 1
+    assert [(one["line"], one["custom_id"]) for one in made["rejected_records"] or ()] == [(2, "bad")]
+    assert_conserved(mesh.client, dict(client.wait_for_batch(made["id"], timeout=60)), ["good", "bad"])
+    with pytest.raises(NoValidRecords) as refused:
+        client.create_batch(requests=requests[1:], model="echo")
+    assert refused.value.rejected_records[0]["code"] == "missing_required_parameter"
 
 
 def test_a_create_whose_answer_is_lost(mesh: Mesh, client: BatchClient) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from mesh import Mesh, chat_row, until
 from prometheus_client import Metric
@@ -20,9 +21,10 @@ PROCESSES = ("gateway", "files", "batches", "scheduler", "engine")
 
 @pytest.fixture(scope="module")
 def mesh(haywain: Path) -> Iterator[Mesh]:
-    """A mesh with an echo engine that fails on demand, a batch that ran, and a few requests."""
+    """A mesh with an echo engine that fails and hangs on demand, a batch that ran, and a few requests."""
     with Mesh(haywain) as running:
-        running.start("--engine", "echo", "--set", "engine.echo.fail_containing=please fail")
+        sets = ("engine.echo.fail_containing=please fail", "engine.echo.hang_containing=please hang")
+        running.start("--engine", "echo", *(word for one in sets for word in ("--set", one)))
         batch = running.create([chat_row(f"row-{n}", "please fail" if n % 10 == 0 else "hello") for n in range(500)])
         ended = running.wait(batch["id"])
         running.client.get(f"/v1/files/{ended['output_file_id']}/content", headers={"range": "bytes=0-9"})
@@ -113,6 +115,29 @@ def test_counters_grow_while_the_page_is_open(mesh: Mesh) -> None:
     again = mesh.client.get("/", headers={"if-none-match": etag})
     assert (again.status_code, again.content) == (304, b"")
     assert value(mesh, "haywain_http_answers_total", route="GET /", status="304") == before + 1
+
+
+def test_what_runs_is_shown(mesh: Mesh) -> None:
+    """While rows are at an engine they are in the intake and in slots, and their batch is in progress; then none of it."""
+    batch = mesh.create([chat_row(f"row-{n}", "please hang") for n in range(3)])
+    until("the rows are at the engine", lambda: value(mesh, "haywain_engine_active", engine="engine-0") == 3)
+    assert value(mesh, "haywain_slots_used") == value(mesh, "haywain_intake_rows") == 3
+    assert value(mesh, "haywain_slots_free") == value(mesh, "haywain_slots_capacity") - 3
+    assert value(mesh, "haywain_batches", status="in_progress") == value(mesh, "haywain_active_batches") == 1
+    mesh.client.post(f"/v1/batches/{batch['id']}/cancel", json={})
+    mesh.wait(batch["id"])
+    until("nothing is left", lambda: value(mesh, "haywain_intake_rows") == value(mesh, "haywain_batches") == 0)
+    assert value(mesh, "haywain_batch_transitions_total", status="cancelled") == 1
+    assert value(mesh, "haywain_rows_recorded_total") == 500  # those that never ran have no line in the journal
+
+
+def test_who_leaves_is_499(mesh: Mesh) -> None:
+    """A client that hangs up before its answer counts as 499, as in other servers' logs."""
+    body = {"model": "echo", "messages": [{"role": "user", "content": "please hang"}]}
+    with pytest.raises(httpx.ReadTimeout):
+        mesh.client.post("/v1/chat/completions", json=body, timeout=0.5)
+    left = {"route": "POST /v1/chat/completions", "status": "499"}
+    until("the gateway heard of it", lambda: value(mesh, "haywain_http_answers_total", **left) == 1)
 
 
 def test_openmetrics_for_those_who_ask(mesh: Mesh) -> None:

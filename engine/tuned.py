@@ -1,0 +1,86 @@
+"""What `haywain engine tune` found out: a file in the data folder, and the settings of the next start.
+
+It holds for the model file, the machine's cores and the library's version that it was measured with, and for settings that nobody
+chose: one that isn't the default stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from haywain import log
+from haywain.settings import EngineSettings, LlamaCppSettings, Settings
+
+__all__ = ["NAMES", "Tuned", "applied", "path", "write"]
+
+NAMES: Final = ("workers", "threads", "slots", "transcode")
+"""of `engine.llamacpp`, what is measured"""
+_log = log.get()
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings, and what they were measured with."""
+
+    model_path: str
+    model_size: int
+    model_mtime_ns: int
+    cores: int
+    chosen: dict[str, int | str]
+    """by name; those of `NAMES` that nobody had set"""
+    tokens_per_second: float
+    """generated, of the rows that it was measured with"""
+
+    def fits(self, settings: LlamaCppSettings) -> bool:
+        """Tell whether it was measured with this model, as it is now, on as many cores."""
+        try:
+            status = Path(settings.model_path).stat()
+        except OSError:
+            return False
+        model = (status.st_size, status.st_mtime_ns, len(os.sched_getaffinity(0)))
+        return model == (self.model_size, self.model_mtime_ns, self.cores)
+
+
+def path(settings: Settings) -> Path:
+    """Tell where the file is."""
+    return settings.data / "engine-tuned.json"
+
+
+def write(settings: Settings, tuned: Tuned) -> None:
+    """Put the file in place, whole."""
+    target = path(settings)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tuned", delete=False) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(tuned)) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).replace(target)
+
+
+def applied(settings: Settings) -> EngineSettings:
+    """Give the engine's settings, with what was found out in place of defaults."""
+    engine = settings.engine
+    if engine.backend != "llamacpp":
+        return engine
+    try:
+        tuned = msgspec.json.decode(path(settings).read_bytes(), type=Tuned)
+    except FileNotFoundError:
+        return engine
+    except (OSError, msgspec.DecodeError) as error:
+        _log.warning("engine.tuning_unread", reason=str(error))
+        return engine
+    if not tuned.fits(engine.llamacpp):
+        _log.info("engine.tuning_passed_over", reason="it was measured with another model or machine")
+        return engine
+    defaults = LlamaCppSettings()
+    changes: dict[str, Any] = {
+        name: value
+        for name, value in tuned.chosen.items()
+        if name in NAMES and getattr(engine.llamacpp, name) == getattr(defaults, name)
+    }
+    _log.info("engine.tuned", **changes)
+    return msgspec.structs.replace(engine, llamacpp=msgspec.structs.replace(engine.llamacpp, **changes))
