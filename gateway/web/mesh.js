@@ -5,16 +5,18 @@ import { byId, Keyed, make, setAttribute, setHidden, setText, setWidth } from ".
 import { at, compact, count, rate } from "./words.js";
 
 const MODELS_MS = 10_000;
+const HEALTH_MS = 3_500; // each look has all services checked
 
 const engines = new Keyed(byId("engine-list"), makeEngine, updateEngine);
 const models = new Keyed(byId("model-list"), makeModel, updateModel);
 let modelsAt = -Infinity;
+let healthAt = -Infinity;
 
 export async function refreshPool(batches) {
   const pool = await get("/v1/pool/status");
   const running = batches.filter((batch) => batch.status === "in_progress" && batch.x_progress);
   const sum = (name) => running.reduce((total, batch) => total + batch.x_progress[name], 0);
-  tile("rate", rate(sum("rows_per_second")), `${rate(sum("tokens_per_second"))} tokens/s`);
+  tile("rate", rate(sum("rows_per_second")), `${rate(sum("tokens_per_second"))} tokens/s, of those below`);
   tile("batches", count(pool.active_batches), "with rows left");
   tile("intake", compact(pool.intake_pool_size), `room for ${compact(pool.intake_pool_capacity)}`);
   const slots = pool.engines.reduce((total, engine) => total + engine.slots, 0);
@@ -36,6 +38,7 @@ export async function refreshModels() {
 }
 
 export async function refreshHealth() {
+  if (performance.now() < healthAt + HEALTH_MS) return;
   const health = await get("/health", { failing: true });
   showHealth(health.status, health.status === "healthy" ? "Healthy" : sentence(health.reason ?? "unhealthy"));
 }
@@ -43,6 +46,7 @@ export async function refreshHealth() {
 export function showHealth(state, text) {
   setAttribute(byId("health"), "data-state", state);
   setText(byId("health-text"), text);
+  healthAt = state === "away" ? -Infinity : performance.now();
 }
 
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
