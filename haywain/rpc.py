@@ -1,6 +1,6 @@
 """gRPC both ways: servers with one interceptor, health and reflection; clients with deadlines; errors that keep their class.
 
-A server maps every `HaywainError` to a status with `ErrorInfo` and everything else to "internal error"; `call` and `stream` rebuild
+A server maps every `HaywainError` to a status, see status.py, and everything else to "internal error"; `call` and `stream` rebuild
 the class at the caller. Handlers never call `context.abort`. The request id travels in `x-request-id`.
 """
 
@@ -17,8 +17,6 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 import uvloop
-from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -26,6 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from haywain import errors, ids, lockfile, log, metrics
 from haywain.balance import Balanced
 from haywain.feed import feeding
+from haywain.status import Metadata, details, error_of, short
 
 __all__ = ["OPTIONS", "Interceptor", "Server", "call", "channel", "error_of", "metadata", "run", "serving", "stream"]
 
@@ -43,14 +42,8 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_metadata_size", 64 * 1024),  # Envoy lets 15 KiB of headers through; from 8 KiB on the default refuses at random
     ("grpc.absolute_max_metadata_size", 64 * 1024),
 ]
-_DETAILS = "grpc-status-details-bin"
-_DOMAIN = "haywain"
-_MESSAGE_BYTES = 2_000
-"""gRPC metadata has a soft limit of 8 KiB, a hard one of 16 KiB, and the message travels twice, once percent-encoded."""
-
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
-Metadata = tuple[tuple[str, str | bytes], ...]
 ErrorHook = Callable[[errors.HaywainError], Metadata]
 _T = TypeVar("_T")
 _log = log.get()
@@ -120,16 +113,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
             _log.error("rpc.failed", exc_info=error)
             error = errors.HaywainError()
         extra = self._on_error(error) if self._on_error else ()
-        await context.abort(error.status, _short(error.message), trailing_metadata=(*_details(error), *extra))
+        await context.abort(error.status, short(error.message), trailing_metadata=(*details(error), *extra))
 
 
 def _for_callers(error: errors.HaywainError) -> bool:
     """Tell whether the text was meant for the caller: not the operator's errors, nor one of no class that has no code either."""
     return not isinstance(error, errors.SettingsError) and (type(error) is not errors.HaywainError or bool(error.code))
-
-
-def _short(text: str, size: int = _MESSAGE_BYTES) -> str:
-    return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
 def _bind(context: Any, method: str) -> None:
@@ -141,20 +130,6 @@ def _bind(context: Any, method: str) -> None:
 
 def _header(context: Any, name: str) -> str:
     return next((str(value) for key, value in context.invocation_metadata() or () if key == name), "")
-
-
-def _details(error: errors.HaywainError) -> Metadata:
-    info = error_details_pb2.ErrorInfo(
-        reason=error.reason(),
-        domain=_DOMAIN,
-        metadata={"code": _short(error.code, 200), "param": _short(error.param, 200), "retry_after": f"{error.retry_after:g}"},
-    )
-    if error.undone:
-        info.metadata["undone"] = "true"
-    packed = any_pb2.Any()
-    packed.Pack(info)
-    status = status_pb2.Status(code=error.status.value[0], message=_short(error.message), details=[packed])
-    return ((_DETAILS, status.SerializeToString()),)
 
 
 class Server:
@@ -280,29 +255,3 @@ def metadata(tenant: str = "") -> list[tuple[str, str]]:
     request_id = structlog.contextvars.get_contextvars().get("request_id", "")
     pairs = [("x-request-id", str(request_id))] if request_id else []
     return [*pairs, ("x-haywain-tenant", tenant)] if tenant else pairs
-
-
-def error_of(error: grpc.aio.AioRpcError) -> errors.HaywainError:
-    """Rebuild what the peer raised from a status; a status without our `ErrorInfo` becomes the nearest class."""
-    for key, value in error.trailing_metadata() or ():
-        if key == _DETAILS:
-            for packed in status_pb2.Status.FromString(value if isinstance(value, bytes) else b"").details:
-                info = error_details_pb2.ErrorInfo()
-                kind = errors.by_reason(info.reason) if packed.Unpack(info) and info.domain == _DOMAIN else None
-                if kind is not None:
-                    facts = info.metadata
-                    told = kind(
-                        error.details() or "",
-                        code=facts.get("code", ""),
-                        param=facts.get("param", ""),
-                        retry_after=float(facts.get("retry_after") or 0),
-                    )
-                    told.undone = facts.get("undone") == "true" or None
-                    return told
-    match error.code():
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-            return errors.Unavailable(retry_after=1)
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return errors.DeadlineExceeded(retry_after=1)
-        case _:
-            return errors.HaywainError(f"{error.code().name}: {error.details()}")
