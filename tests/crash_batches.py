@@ -96,6 +96,30 @@ class BatchScenes(Scene):
         self.died()
         assert len(self.files()) == files
 
+    def unmade(self) -> None:
+        """A creation whose answer is lost with the gateway, which is answered 5xx and must never be: neither are its files."""
+        files = {file["id"] for file in self.files()}
+        gateway = self.stage.orders / "gateway:created"
+        gateway.write_text("1")
+        self.arm()
+        body = {"requests": [*self.rows(5), {"custom_id": "bad"}], "invalid_rows": "reject", "metadata": {"name": self.name}}
+        answer = self.mesh.client.post("/v1/batches", json=body)
+        assert answer.status_code in (502, 503, 504), answer.text
+        assert not gateway.exists()
+        self.died()
+        assert self.name not in [
+            (batch["metadata"] or {}).get("name") for batch in self.mesh.ask("GET", "/v1/batches").json()["data"]
+        ]
+        until("its files are gone", lambda: {file["id"] for file in self.files()} == files)
+        until("its intent is over", lambda: not self.stage.sql("batches", "select batch_id from intents"))
+
+    def answered_late(self) -> None:
+        """A batch whose good answer isn't told to the service in the life that made it."""
+        rows = self.rows(ROWS)
+        (self.stage.orders / "batches:created").write_text("1")
+        self.arm()
+        assert self.finish(self.create(rows)["id"], rows) == {"engine_error": ROWS // 10}
+
     def cancel(self) -> None:
         """A batch that is cancelled in mid-run: its rows that stand still didn't run."""
         rows = self.rows(ROWS, hang=True)

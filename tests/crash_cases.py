@@ -35,6 +35,8 @@ _SCENES: dict[str, tuple[str, ...]] = {
     "large": ("batches:piece-validated", "batches:index-stored", "scheduler:sealing", "scheduler:journal-synced"),
     "inline": ("batches:inline-stored", "batches:looked", "batches:created", "batches:own-file-adopted", "files:adopted"),
     "refused": ("batches:creation-doomed", "batches:creation-cleared"),
+    "unmade": ("batches:revoked", "batches:creation-doomed", "batches:creation-cleared"),
+    "answered_late": ("batches:begun",),
     "cancel": (
         "batches:cancelling", "scheduler:stop-stored", "scheduler:stopped", "batches:stopped", "scheduler:sealed",
         "scheduler:sealed-blob-stored", "batches:both-adopted", "batches:ended",

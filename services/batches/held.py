@@ -20,7 +20,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
-from haywain import errors, log
+from haywain import crash, errors, log
 from haywain.batches.v1 import batches_pb2
 from haywain.clock import Clock
 from services.batches.held_store import HeldStore
@@ -68,6 +68,7 @@ class Held:
         record = self._waiting.pop(request.request_id, None)
         if record is None:  # made in an earlier life, or begun
             record = await self._store.begin(tenant, request.request_id)
+            crash.point("batches:begun")
             if record is None:
                 return _Response(outcome=_Response.OUTCOME_NOTHING)
         if record.held_until:
@@ -91,9 +92,9 @@ class Held:
             _log.warning("creation.answered_late", batch_id=record.batch_id)
             return _Response(outcome=_Response.OUTCOME_BATCH, batch_id=record.batch_id)
         self._waiting.pop(request_id, None)
+        crash.point("batches:revoked")
         _log.info("batch.revoked", batch_id=record.batch_id)
         with contextlib.suppress(errors.HaywainError):  # the driver's sweep will
-            await self._own_files.disown(record)
             await self._own_files.clear(record.batch_id)
         return _Response(outcome=_Response.OUTCOME_NOTHING)
 

@@ -38,7 +38,8 @@ class HeldStore:
                 return None
             if tx.execute("revoke", batch_id=row["batch_id"]):
                 tx.execute("revoke_answers", tenant=tenant, request_id=request_id)
-                tx.execute("add_intent", batch_id=row["batch_id"], created_at=0.0)
+                file_ids = " ".join(file.file_id for file in from_row(row).own_files or ())
+                tx.execute("add_intent", batch_id=row["batch_id"], created_at=0.0, tenant=tenant, file_ids=file_ids)
             return from_row(row)
 
         return await self._database.write(revoke)

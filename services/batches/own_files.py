@@ -109,17 +109,16 @@ class OwnFiles:
         if record.input_blob_key or record.own_files:
             await self._files.release(record.batch_id)
 
-    async def disown(self, record: Record) -> None:
-        """Delete the files that a batch brought with it, because it was unmade. Idempotent."""
-        for file in record.own_files or ():
-            with contextlib.suppress(errors.FileMissing):
-                await self._files.delete(record.tenant, file.file_id)
-
     async def clear(self, batch_id: str) -> None:
         """Remove what a creation left that came to nothing, unless it came to something. Idempotent; the intent goes last."""
-        if not await self._store.doom_intent(batch_id):
+        doomed = await self._store.doom_intent(batch_id)
+        if doomed is None:
             return
         crash.point("batches:creation-doomed")
+        tenant, file_ids = doomed
+        for file_id in file_ids:
+            with contextlib.suppress(errors.FileMissing):
+                await self._files.delete(tenant, file_id)
         for key in (_inline_key(batch_id), index_key(batch_id), rejected_key(batch_id)):
             await self._blobs.delete(key)
         await self._files.release(batch_id)

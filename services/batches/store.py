@@ -54,15 +54,22 @@ class BatchStore:
 
     async def intend(self, batch_id: str) -> None:
         """Note that a batch is about to be created: that blobs with its id may be, and a hold at files."""
-        await self._database.write(lambda tx: tx.execute("add_intent", batch_id=batch_id, created_at=self._clock.now()))
+        terms = {"batch_id": batch_id, "created_at": self._clock.now(), "tenant": "", "file_ids": ""}
+        await self._database.write(lambda tx: tx.execute("add_intent", **terms))
 
     async def stale_intents(self, before: float) -> list[str]:
         """List the batch ids whose creation began before a Unix time and never ended."""
         return [row["batch_id"] for row in await self._database.read(lambda tx: tx.fetch("stale_intents", before=before))]
 
-    async def doom_intent(self, batch_id: str) -> bool:
-        """Make sure that a creation comes to nothing; False when it came to something."""
-        return await self._database.write(lambda tx: tx.execute("doom_intent", batch_id=batch_id)) > 0
+    async def doom_intent(self, batch_id: str) -> tuple[str, list[str]] | None:
+        """Make sure that a creation comes to nothing; the tenant and the files to be deleted, None when it came to something."""
+
+        def doom(tx: Transaction) -> tuple[str, list[str]] | None:
+            tx.execute("doom_intent", batch_id=batch_id)
+            row = tx.fetch_one("intent", batch_id=batch_id)
+            return None if row is None else (row["tenant"], row["file_ids"].split())
+
+        return await self._database.write(doom)
 
     async def drop_intent(self, batch_id: str) -> None:
         """Forget an intent of which nothing is left."""

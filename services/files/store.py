@@ -105,7 +105,7 @@ class FileStore:
 
         With a `request_id` that was used before, answers the record of that time, whatever `new` says; a new file is held for
         `holder` from the start, and `also` is done with it. Raises Unavailable when the blob is too old to be safe from the sweep,
-        Conflict when it belongs to another file.
+        Conflict when it belongs to another file, or its holder has let go: then what it was made for is over.
         """
 
         def add(tx: Transaction) -> FileRecord:
@@ -113,7 +113,9 @@ class FileStore:
             if published_at is not None:
                 check_published(published_at, now)
             if insert_file(tx, new, now):
-                if holder and not tx.fetch("has_released", holder=holder):
+                if holder and tx.fetch("has_released", holder=holder):
+                    raise errors.Conflict(f"The holder '{holder}' has released what it held.", param="holder")
+                if holder:
                     tx.execute("hold", holder=holder, file_id=new.id)
                 made = self._record(tx.fetch_one("file_by_id", id=new.id, tenant=new.tenant), new.id)
                 if also is not None:

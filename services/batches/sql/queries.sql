@@ -26,7 +26,7 @@ update batches
 returning *
 
 -- name: add_intent
-insert into intents (batch_id, created_at) values (:batch_id, :created_at)
+insert into intents (batch_id, created_at, tenant, file_ids) values (:batch_id, :created_at, :tenant, :file_ids)
 
 -- An intent ends with its batch, or is doomed first and dropped when all that it names is cleared; never both.
 
@@ -38,6 +38,9 @@ update intents set created_at = 0 where batch_id = :batch_id
 
 -- name: drop_intent
 delete from intents where batch_id = :batch_id
+
+-- name: intent
+select tenant, file_ids from intents where batch_id = :batch_id
 
 -- name: stale_intents
 select batch_id from intents where created_at < :before
