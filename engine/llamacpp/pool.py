@@ -1,28 +1,25 @@
 """The decoder processes: runs are spread over them, and what dies is started again.
 
 A decoder gets as many runs as it has slots and one more, which takes the place of the next that ends without a step in between. The
-others wait here, by lane, for whichever decoder has room first. One that has runs and says nothing for too long is killed.
+others wait here (waiting.py) for whichever decoder has room first. One that has runs and says nothing for too long is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import time
-from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
-import numpy as np
 
 from engine.llamacpp import policy, weights
 from engine.llamacpp.figures import DecoderFigures
 from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, Figures, Open, ToDecoder
-from engine.llamacpp.prefixes import Tokens, common
 from engine.llamacpp.process import DecoderDied, DecoderProcess
+from engine.llamacpp.waiting import Seen, Waiting
 from haywain import log
 from haywain.errors import SettingsError
 
@@ -55,16 +52,12 @@ class _Decoder:
 
     def __init__(self, remembered: int) -> None:
         self.process: DecoderProcess | None = None
-        self.recent: deque[Tokens] = deque(maxlen=remembered)
-        """the latest prompts, of which its slots still hold some; texts to embed have nothing to share"""
+        self.seen = Seen(remembered)
+        """nothing where texts are embedded, which have nothing to share"""
         self.runs: set[int] = set()
         self.outbox: list[ToDecoder] = []
         self.heard = 0.0
         """when it last said something or got its first run, by the monotonic clock"""
-
-    def shares(self, prompt: Tokens) -> int:
-        """Count the tokens that a prompt begins with as one of the latest did."""
-        return max((common(prompt, other) for other in self.recent), default=0)
 
 
 class Pool:
@@ -77,7 +70,7 @@ class Pool:
         self._silence = silence_seconds
         self._file = weights.version(Path(wanted.path))
         self._decoders = [_Decoder(0 if wanted.pooling else wanted.slots) for _ in range(count)]
-        self._waiting: list[tuple[int, int, Begin]] = []
+        self._waiting = Waiting(patience=count * wanted.slots)
         self._at: dict[int, _Decoder | None] = {}
         self._keeping: list[asyncio.Task[None]] = []
         self._figures = DecoderFigures(count, wanted.slots, wanted.cells or wanted.slots * wanted.context_length)
@@ -114,24 +107,18 @@ class Pool:
         """Take runs; never blocks."""
         for begin in begins:
             self._at[begin.run] = None
-            heapq.heappush(self._waiting, (begin.lane, begin.run, begin))
+            self._waiting.add(begin)
         self._place()
 
     def cancel(self, runs: Iterable[int]) -> None:
         """Stop runs; each is told as ended, unless it was already."""
-        waiting = set()
         for run in runs:
             decoder = self._at.get(run)
             if decoder is not None:
                 decoder.outbox.append(Cancel(run))
-            elif run in self._at:
-                waiting.add(run)
-        if waiting:
-            self._waiting = [entry for entry in self._waiting if entry[2].run not in waiting]
-            heapq.heapify(self._waiting)
-        for run in waiting:
-            del self._at[run]
-            self._listener.told(Ended(run=run, text="", finish="cancelled", output_tokens=0, run_ms=0))
+            elif self._waiting.discard(run):
+                del self._at[run]
+                self._listener.told(Ended(run=run, text="", finish="cancelled", output_tokens=0, run_ms=0))
         self._send()
 
     async def close(self) -> None:
@@ -152,17 +139,17 @@ class Pool:
             able = [decoder for decoder in self._decoders if decoder.process is not None and len(decoder.runs) < most]
             if not able:
                 break
-            _, _, begin = heapq.heappop(self._waiting)
-            prompt = np.frombuffer(begin.tokens, np.int32)
-            shares = [decoder.shares(prompt) for decoder in able] if len(able) > 1 else [0]
+            first = self._waiting.first()
+            shares = [decoder.seen.shared(first.tokens) for decoder in able] if len(able) > 1 else [0]
             decoder = able[policy.decoder([len(decoder.runs) for decoder in able], shares, self._wanted.slots)]
+            begin = self._waiting.take(decoder.seen)
             if not decoder.runs:
                 decoder.heard = time.monotonic()
             decoder.runs.add(begin.run)
-            decoder.recent.append(prompt)
+            decoder.seen.add(begin.tokens)
             decoder.outbox.append(begin)
             self._at[begin.run] = decoder
-            self._figures.given(len(prompt))
+            self._figures.given(len(begin.tokens) // 4)
         self._send()
 
     def _send(self) -> None:
@@ -182,7 +169,7 @@ class Pool:
             started = time.monotonic()
             how = await self._listen(decoder, decoder.process)
             runs, decoder.runs, decoder.process = sorted(decoder.runs), set(), None
-            decoder.recent.clear()
+            decoder.seen.clear()
             self._figures.died(self._decoders.index(decoder))
             _log.error("decoder.died", how=how, runs=len(runs))
             for run in runs:
