@@ -88,7 +88,7 @@ class Dispatcher:
             return
         terms = batch.submission
         deadline = _FOREVER if terms.expire_at is None else int(terms.expire_at * 1000)
-        turns.put(order, lane=terms.lane, tenant=terms.tenant, deadline=deadline)
+        turns.put(order, lane=terms.lane, tenant=terms.tenant, deadline=deadline, sent=batch.accepted + batch.running)
         self.links.wake(key)
 
     def again(self, attempt: Attempt) -> None:

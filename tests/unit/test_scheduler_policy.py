@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from services.scheduler.policy import Turns
+from services.scheduler.policy import NEW_ROWS, Turns
 
 
-def put(turns: Turns, order: int, *, lane: int = 3, tenant: str = "a", deadline: int = 0) -> None:
+def put(turns: Turns, order: int, *, lane: int = 3, tenant: str = "a", deadline: int = 0, sent: int = 0) -> None:
     """Add a batch."""
-    turns.put(order, lane=lane, tenant=tenant, deadline=deadline)
+    turns.put(order, lane=lane, tenant=tenant, deadline=deadline, sent=sent)
 
 
 def served(turns: Turns, times: int, rows: int = 10) -> list[int]:
@@ -107,3 +107,44 @@ def test_within_a_tenant_the_earliest_deadline_goes_first() -> None:
     put(turns, 1, deadline=5)
     assert len(turns) == 1
     assert served(turns, 1) == [1]
+
+
+def test_a_small_batch_does_not_wait_for_a_large_one() -> None:
+    """A new batch goes before one that had its first rows, and a later deadline doesn't hold it back."""
+    turns = Turns()
+    put(turns, 1, deadline=1)
+    assert served(turns, NEW_ROWS // 100 + 5, rows=100) == [1] * (NEW_ROWS // 100 + 5)
+    put(turns, 2, deadline=9)
+    assert served(turns, 1, rows=20) == [2]
+    turns.drop(2)
+    assert turns.next() == 1
+
+
+def test_small_batches_leave_a_quarter_to_large_ones() -> None:
+    """However many new batches come, batches that had their first rows get a quarter of what is sent."""
+    turns = Turns()
+    put(turns, 0, sent=NEW_ROWS)
+    rows: Counter[bool] = Counter()
+    for order in range(1, 401):
+        put(turns, order)
+    for _ in range(400):
+        chosen = turns.next()
+        assert chosen is not None
+        turns.charge(chosen, 20)
+        rows[chosen == 0] += 20
+        if chosen:
+            turns.drop(chosen)
+    assert abs(3 * rows[True] - rows[False]) <= 80
+
+
+def test_what_was_sent_is_not_forgotten() -> None:
+    """A large batch that has nothing to send for a moment isn't new when it comes back."""
+    turns = Turns()
+    put(turns, 1, sent=NEW_ROWS)
+    put(turns, 2, deadline=9)
+    assert served(turns, 1) == [2]
+    turns.drop(1)
+    put(turns, 1, sent=NEW_ROWS + 1)
+    put(turns, 3, deadline=9, sent=NEW_ROWS)
+    turns.drop(2)
+    assert served(turns, 2) == [1, 1]
