@@ -34,6 +34,8 @@ class Claims:
         self._wake = asyncio.Event()
         self.changed: Callable[[Batch, str], None] = lambda batch, model: None
         """Called when rows of a batch and model can be sent, or may be asked for again."""
+        self.renewed: Callable[[], None] = lambda: None
+        """Called when leases were renewed that had expired."""
 
     def want(self, batch: Batch, model: str, rows: int) -> None:
         """Ask for shards with at least so many rows, if there are any left; asking again changes nothing."""
@@ -98,8 +100,11 @@ class Claims:
 
     async def _renew(self) -> None:
         held = {held.lease: held for batch in self._batches.values() for held in batch.held.values() if not held.over}
+        expired = self._leases.expired()
         for lease in await self._leases.renew(held):
             self.drop(held[lease])
+        if expired:
+            self.renewed()
 
     def _later(self, seconds: float, batch: Batch, model: str) -> None:
         def again() -> None:

@@ -67,6 +67,10 @@ class Leases:
         """Tell whether leases were not renewed for so long that they may have expired: claims would take them anew."""
         return self._clock.now() - self._renewed_at > self._seconds / 2
 
+    def expired(self) -> bool:
+        """Tell whether leases were not renewed for so long that others may have claimed them."""
+        return self._clock.now() - self._renewed_at > self._seconds
+
     async def renew(self, leases: Iterable[Lease]) -> list[Lease]:
         """Extend leases of (batch, shard, epoch); answers those that are lost."""
         held = list(leases)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from google.protobuf import json_format
 
-from haywain import crash, errors, lockfile, log, replicas
+from haywain import crash, errors, log, replicas
 from haywain.blobs import BlobStore, DirectoryBlobStore, mapped
 from haywain.clock import Clock, SystemClock
 from haywain.db import Database, open_database
@@ -26,6 +26,7 @@ from services.scheduler.checkpoints import Checkpoints
 from services.scheduler.claims import Claims
 from services.scheduler.dispatch import Dispatcher
 from services.scheduler.engines import Engines
+from services.scheduler.folder import take_folder
 from services.scheduler.intake import Intake
 from services.scheduler.journal import Group, Journals
 from services.scheduler.journal_ledger import JournalLedger
@@ -46,8 +47,6 @@ __all__ = ["Scheduler"]
 _BACKLOG_BYTES = 64 * 1024 * 1024
 """Result lines that may wait for the disk before rows must."""
 _SWEEP_SECONDS = 60.0
-_PATIENCE_SECONDS = 2.0
-"""A scheduler that was killed may need a moment to be gone: it may be waiting for the disk."""
 _ENGINES_KEPT_SECONDS = 86_400.0
 _ENGINES_COME_SECONDS = 3.0
 _log = log.get()
@@ -73,7 +72,7 @@ class Scheduler:
         self._ledger: Ledger = JournalLedger(leases, self._store, folder) if alone else several
         self.intake = Intake(self._store, self._ledger, blobs, clock)
         self._news = News(shared, self.intake.batches, clock)
-        self._journals = Journals(self._synced, self._disk_changed)
+        self._journals = Journals(self._synced, self._go_on)
         self._recorder = recorder = Recorder(self._journals, self._ledger, mine.max_attempts)
         self._claims = Claims(leases, self._ledger, mine.lease_seconds, self.intake.batches)
         self.dispatcher = Dispatcher(mine, clock, self._claims, recorder)
@@ -85,7 +84,8 @@ class Scheduler:
         self._lock = contextlib.ExitStack()
         self.intake.added = self.dispatcher.add
         self.dispatcher.sender.started = self.intake.start
-        self.dispatcher.paused = self._full
+        self.dispatcher.paused = self._waits
+        self._claims.renewed = self._go_on
         recorder.recorded = self._recorded
         self._checkpoints.finished = self._finished
         several.look = self._look
@@ -99,7 +99,7 @@ class Scheduler:
         lock = contextlib.ExitStack()
         with mapped(str(settings.data)):
             settings.data.mkdir(parents=True, exist_ok=True)
-            _take_folder(lock, settings)
+            take_folder(lock, settings)
         database = await open_database(settings.db.url, Path(__file__).parent / "sql", settings.data / "scheduler.db")
         recordings = await Store(database).recordings()
         if several and JournalLedger.name in recordings:
@@ -274,8 +274,12 @@ class Scheduler:
     def _full(self) -> bool:
         return self._journals.stuck > 0 or self._journals.backlog > _BACKLOG_BYTES
 
-    def _disk_changed(self) -> None:
-        if not self._full():
+    def _waits(self) -> bool:
+        """Tell whether no rows may be sent: what they give can't be stored, or another may have recorded them by now."""
+        return self._full() or (not self._alone and self._leases.expired())
+
+    def _go_on(self) -> None:
+        if not self._waits():
             self.dispatcher.links.wake_all()
 
     async def _sweep(self) -> None:
@@ -285,16 +289,3 @@ class Scheduler:
                 with contextlib.suppress(errors.HaywainError):
                     await self._shared.drop_forgotten(self._news.seen)
             await asyncio.sleep(_SWEEP_SECONDS)
-
-
-def _take_folder(lock: contextlib.ExitStack, settings: Settings) -> None:
-    """Hold the data folder: alone, or together with other replicas and one's name alone. Raises SettingsError."""
-    mine = settings.scheduler
-    refusal = f"{settings.data}: another scheduler runs on this data folder"
-    several = mine.replicas > 1
-    folder = settings.data / "scheduler.lock"
-    lock.enter_context(lockfile.held(folder, refusal, patience_seconds=_PATIENCE_SECONDS, shared=several))
-    if several:
-        refusal = f"{settings.data}: another scheduler is called {mine.replica}"
-        own = settings.data / f"{mine.replica}.name.lock"
-        lock.enter_context(lockfile.held(own, refusal, patience_seconds=_PATIENCE_SECONDS))
