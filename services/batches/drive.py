@@ -81,6 +81,7 @@ class Driver:
         self._soon: list[str] = []
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._to_validate: asyncio.Queue[str] = asyncio.Queue()
+        self._keeping = asyncio.Lock()
         self._renewed_at = clock.now()
         self._swept_at = float("-inf")
 
@@ -211,7 +212,7 @@ class Driver:
 
     async def _poll(self) -> None:
         while True:
-            for look in (self._claim, self._ask, self._look_for_models, self._keep, self._sweep):
+            for look in (self._claim, self._ask, self._look_for_models, self.keep, self._sweep):
                 try:
                     await look()
                 except errors.HaywainError as error:
@@ -250,11 +251,16 @@ class Driver:
             for batch_id in waiting:
                 self.wake(batch_id)
 
-    async def _keep(self) -> None:
-        """Keep what changed in SQL, for readers while the scheduler is away."""
-        changes = self.book.take_changes()
-        if changes:
-            await self._store.set_progress(changes)
+    async def keep(self) -> None:
+        """Keep in SQL what was seen until now: for readers while the scheduler is away, and in later lives of this service."""
+        async with self._keeping:  # who finds nothing to keep must not be quicker than who keeps it
+            changes = self.book.take_changes()
+            try:
+                if changes:
+                    await self._store.set_progress(changes)
+            except BaseException:
+                self.book.give_back(changes)
+                raise
 
     async def _sweep(self) -> None:
         """Clear what creations that died left, and answers that nobody may ask for any more."""
