@@ -52,7 +52,7 @@ def test_embeddings_at_once_and_in_a_batch(haywain: Path) -> None:
 
 
 def test_a_call_is_streamed_to_the_official_client(haywain: Path) -> None:
-    """A required call comes over server-sent events, characters whole; in a batch it is the same; so does content, character by character."""
+    """A required call comes over server-sent events, characters whole; in a batch it is the same. Content comes whole, too."""
     with Mesh(haywain).start("--engine", "llamacpp", "--model", str(tiny_gguf.tiny_gguf(template=TEMPLATE))) as mesh:
         (served,) = [model["id"] for model in mesh.client.get("/v1/models").json()["data"]]
         client = openai.OpenAI(base_url=f"{mesh.client.base_url}/v1", api_key="any")
