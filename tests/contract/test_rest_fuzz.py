@@ -44,12 +44,8 @@ PARTS = st.lists(
 )
 THERE = "there"
 """stands for the id of an object that exists"""
-IDS = (
-    st.sampled_from(["nope", "a/b", "..", "batch_0", THERE, THERE, THERE])
-    | st.text(
-)
-    st.characters(codec="utf-8"), min_size=1, max_size=30
-)
+SOME_IDS = ["nope", "a/b", "..", "batch_0", THERE, THERE, THERE]
+IDS = st.sampled_from(SOME_IDS) | st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 ENDS = st.sampled_from(["/", "//", "/x", "%2F", "%00", "%ff", ":", ";a=b", "/%2e%2e"])
 QUERIES = st.lists(st.tuples(st.sampled_from(NAMES) | TEXTS, WORDS_OR_TEXTS), min_size=1, max_size=2)
 HEADER_NAMES = [
