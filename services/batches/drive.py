@@ -27,9 +27,10 @@ from services.batches.store import LEASE_SECONDS, BatchStore
 
 __all__ = ["Driver"]
 
-MOVERS = 64
+MOVERS = 128
 """What so many batches ask of the database and of the peers at the same time goes there together."""
-TOGETHER_SECONDS = 0.1
+MANY = 32
+TOGETHER_SECONDS = 0.2
 """While many are open, those to which something happens start off together, so often."""
 FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 5.0
@@ -113,7 +114,7 @@ class Driver:
             batch.waits_for_rows = batch.waits_for_models = False
             self._soon.append(batch_id)
             if len(self._soon) == 1:
-                pause = TOGETHER_SECONDS if len(self._open) > MOVERS else 0.0
+                pause = TOGETHER_SECONDS if len(self._open) > MANY else 0.0
                 asyncio.get_running_loop().call_later(pause, self._start_off)
 
     def _start_off(self) -> None:
