@@ -6,7 +6,8 @@
     expiry, retries ───────────┘               └──▶ one mover ──▶ Steps.validate
 
 A batch whose rows wait or run costs a place in a dictionary and in one GetProgress a poll, however many there are. Polling is the
-truth: a hint that never comes costs a second. A peer that is away fails no batch; its steps are tried again with backoff.
+truth: a hint that never comes costs a second, or a few while thousands wait. A peer that is away fails no batch; its steps are
+tried again with backoff.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ MOVERS = 128
 MANY = 32
 TOGETHER_SECONDS = 0.2
 """While many are open, those to which something happens start off together, so often."""
+ASKED_MOST = 1_000
 FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 5.0
 INTENT_SECONDS = 60.0
@@ -80,6 +82,7 @@ class Driver:
         self._open: dict[str, _Open] = {}
         # Nothing here holds a batch twice: the bound is the number of open batches.
         self._soon: list[str] = []
+        self._asked = 0
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._to_validate: asyncio.Queue[str] = asyncio.Queue()
         self._keeping = asyncio.Lock()
@@ -234,10 +237,14 @@ class Driver:
             self._tell(batch_id, "cancelling")
 
     async def _ask(self) -> None:
-        """Ask for the progress of all that wait for rows, in one call."""
+        """Ask for the progress of those that wait for rows, in one call; of very many, in turns."""
         waiting = [batch_id for batch_id, batch in self._open.items() if batch.waits_for_rows]
         if not waiting:
             return
+        if len(waiting) > ASKED_MOST:
+            begin = self._asked % len(waiting)
+            waiting = [*waiting, *waiting[:ASKED_MOST]][begin : begin + ASKED_MOST]
+            self._asked = begin + ASKED_MOST
         progress = await self._scheduler.progress(waiting, wait=True)
         self.see(progress)
         for batch_id in set(waiting) - {news.batch_id for news in progress}:
