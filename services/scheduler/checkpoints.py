@@ -13,10 +13,8 @@ from services.scheduler.ledger import Ledger
 
 __all__ = ["Checkpoints"]
 
-_SOON_SECONDS = 0.2
-"""Ends of shards that come so close together share a checkpoint. Nobody waits for it: what the journal has is recorded. A small
-batch is often sealed and forgotten by then, and needs none.
-"""
+_SOON_SECONDS = 0.02
+"""Ends of shards that come so close together share a checkpoint."""
 _log = log.get()
 
 
