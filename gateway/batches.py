@@ -9,6 +9,7 @@ from gateway.batch_object import BatchObject
 from gateway.body import Body, decoded
 from gateway.created_batch import CreatedBatch, NoValidRecords
 from gateway.creation import MAX_WAIT_SECONDS, creation, wait_seconds
+from gateway.good_answers import GoodAnswers
 from gateway.idempotency import REPLAYED, idempotency
 from gateway.peers import Peer
 from gateway.query import Page, integer, parameters
@@ -28,6 +29,7 @@ class Batches:
     def __init__(self, batches: Peer, settings: BatchesSettings) -> None:
         """Take the service that owns the batches."""
         self._batches = batches
+        self._good_answers = GoodAnswers(batches)
         self._settings = settings
 
     async def create(self, body: httpbody_pb2.HttpBody, context: Context) -> httpbody_pb2.HttpBody:
@@ -36,7 +38,7 @@ class Batches:
         key = idempotency(context, body.data)
         request = creation(await decoded(body.data), body.data)
         # With an id of its own the call can be repeated when the service restarts during it, and still creates one batch. When
-        # Envoy gave it, it tells batches how the client was answered, and nothing begins before.
+        # Envoy gave it, batches is told how the client was answered, and nothing begins before.
         named = header(context, "x-haywain-creation")
         request.request_id, request.held = named or ids.new("create_"), bool(named)
         if key is not None:
@@ -49,6 +51,8 @@ class Batches:
             return json_body(NoValidRecords.of(answer))
         if answer.replayed:
             await context.send_initial_metadata(REPLAYED)
+        if request.held:
+            self._good_answers.add(request.request_id)
         return json_body(CreatedBatch.created(answer))
 
     async def page(self, context: Context) -> httpbody_pb2.HttpBody:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import tempfile
 import time
 from pathlib import Path
+
+from haywain.blobs import KEPT_BYTES
 
 __all__ = ["PROBE_BYTES", "Storage"]
 
@@ -17,7 +20,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Storage:
-    """Tries it out, by writing a file without a name: free space alone says nothing about quotas."""
+    """Looks whether new work is taken in, and tries it out by writing a file without a name: free space says nothing of quotas."""
 
     def __init__(self, folder: Path) -> None:
         """Take the folder that blobs, journals and databases are in."""
@@ -34,6 +37,9 @@ class Storage:
 
     def _refuses(self) -> bool:
         try:
+            found = os.statvfs(self._folder)
+            if found.f_bavail * found.f_frsize < KEPT_BYTES:
+                return True
             with tempfile.TemporaryFile(dir=self._folder, buffering=0) as file:
                 return file.write(bytes(PROBE_BYTES)) < PROBE_BYTES
         except OSError as error:

@@ -59,6 +59,8 @@ class LlamaCppSettings(Section, frozen=True):
     """a row's text doesn't depend on what runs beside it; slower"""
     pooling: str = "auto"
     """what makes a vector of a text: auto (as the model's file says), mean, cls, last; none: the model generates"""
+    pack_tokens: int = 0
+    """texts to embed share a call up to so many tokens, which changes the last digits of vectors; 0: each has a call of its own"""
     reasoning: str = "auto"
     """answers may begin with reasoning in <think> tags, which is told apart: auto (as the model's template shows), on, off"""
 

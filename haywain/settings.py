@@ -35,6 +35,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
 class LogSettings(Section, frozen=True):
     """`[log]`"""
 
@@ -250,6 +253,8 @@ def dump(settings: Settings, *, secrets: bool = True) -> str:
 
     def walk(tree: dict[str, Any], prefix: str) -> None:
         for key, value in tree.items():
+            if not _BARE.fullmatch(key):  # a name that an operator chose
+                key = msgspec.json.encode(key).decode()  # noqa: PLW2901
             if isinstance(value, dict):
                 walk(value, f"{prefix}{key}.")
             else:

@@ -6,8 +6,10 @@ The server comes out of the PyPI wheel nvidia-pytriton, unpacked without its dep
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -37,6 +39,23 @@ _NUMPY = "numpy==1.26.4"
 """for the Python inside the server: its stub was built for NumPy 1 and reads arrays of NumPy 2 wrong"""
 _SHM = Path("/dev/shm")  # noqa: S108 - where the Python backend keeps its regions
 _START_SECONDS = 60.0
+
+
+def _impossible() -> str:
+    """Tell why the server can't run on this machine; empty when it can."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    glibc = tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2] if part.isdecimal())
+    if platform.machine() != "x86_64" or glibc < (2, 35):
+        return f"{_PACKAGE} is for x86-64 with glibc 2.35 or newer"
+    if sys.version_info >= (3, 13):
+        return f"{_NUMPY}, which {_PACKAGE} needs, has no wheel for Python {version}"
+    library = f"libpython{version}.so.1.0"
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        if not (Path(str(sysconfig.get_config_var("LIBDIR"))) / library).exists():
+            return f"Triton's Python backend needs {library}: apt-get install libpython{version}"
+    return ""
 
 
 def _unpacked() -> Path:
@@ -95,6 +114,8 @@ class TritonServer:
         self.log.touch()
         self.port, self.http_port = free_port(), free_port()
         self.url = f"127.0.0.1:{self.port}"
+        if reason := _impossible():
+            pytest.skip(reason)
         self._home = _unpacked()
         self._programs = _environment(folder / "env", self._home)
         self.more = more

@@ -16,5 +16,11 @@ function envoy_on_request(handle)
       return
     end
   end
-  handle:respond({ [":status"] = "404" }, "Invalid URL (" .. method .. " " .. path .. ")")
+  local hint = ""                                          -- a base URL without /v1, or with two
+  for _, meant in ipairs({ "/v1" .. path, (path:gsub("^/v1/v1/", "/v1/")) }) do
+    for _, route in ipairs(ROUTES) do
+      if meant:match(route[1]) then hint = ". Did you mean " .. meant .. "?" end
+    end
+  end
+  handle:respond({ [":status"] = "404" }, "Invalid URL (" .. method .. " " .. path .. ")" .. hint)
 end

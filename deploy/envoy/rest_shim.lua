@@ -24,17 +24,17 @@ local function check_request_id(handle, headers)
   end
 end
 
--- Tell batches how the client of a creation is answered (services/batches/held.py). A good answer is told in passing; before a bad
--- one, whoever waits here gets the outcome, the protobuf bytes of AnswerCreationResponse: nothing was created, or this batch was.
-local function answer_creation(handle, id, failed)
-  local message = "\10" .. string.char(#id) .. id .. (failed and "\16\1" or "")
+-- Tell batches that the client of a creation is about to be told that it failed (services/batches/held.py), and get the outcome, the
+-- protobuf bytes of AnswerCreationResponse: nothing was created, or this batch was. The gateway tells of good answers.
+local function answer_creation(handle, id)
+  local message = "\10" .. string.char(#id) .. id .. "\16\1"
   local headers = {
     [":method"] = "POST", [":path"] = "/haywain.batches.v1.BatchesService/AnswerCreation", [":authority"] = "batches",
     ["content-type"] = "application/grpc", ["te"] = "trailers",
     ["x-envoy-retry-on"] = "5xx,reset,connect-failure,refused-stream", ["x-envoy-max-retries"] = "40",
     ["x-envoy-retry-grpc-on"] = "cancelled,deadline-exceeded,internal,resource-exhausted,unavailable",
   }
-  local _, body = handle:httpCall("batches", headers, "\0\0\0\0" .. string.char(#message) .. message, 10000, not failed)
+  local _, body = handle:httpCall("batches", headers, "\0\0\0\0" .. string.char(#message) .. message, 10000)
   return body and body:sub(6) or ""
 end
 
@@ -42,7 +42,7 @@ end
 -- is away. Nothing when there is none, else the batch's id.
 local function unmake(handle, id)
   while true do
-    local outcome = answer_creation(handle, id, true)
+    local outcome = answer_creation(handle, id)
     if outcome:sub(1, 2) == "\8\1" then return nil end
     if outcome:sub(1, 3) == "\8\2\18" then return outcome:sub(5) end
   end
@@ -136,7 +136,6 @@ function envoy_on_response(handle)
   for _, name in ipairs(HIDDEN) do headers:remove(name) end
   if status then headers:replace(":status", status) end    -- 206, 413, 416, ... chosen by the gateway
   local code = tonumber(headers:get(":status"))
-  if creation and code < 400 then answer_creation(handle, creation, false) end
   if code < 400 or (status and not envelope) then          -- a body that the gateway made
     if length then headers:replace("content-length", length) end
     return

@@ -116,7 +116,7 @@ class LlamaCppBackend:
             aliases=aliases,
             digest=digest,
             context_length=self._wanted.context_length,
-            deterministic=self._wanted.layout == "exact",
+            deterministic=self._wanted.layout == policy.EXACT or bool(self._wanted.pooling and not self._wanted.pack),
             endpoints=self._preparer.endpoints,
             fields=self._preparer.fields,
             owned_by=self._vocabulary.metadata("general.organization") or "haywain",
@@ -233,8 +233,9 @@ def _wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, deco
         raise SettingsError(f"engine.llamacpp.layout is {settings.layout!r}, expected one of: {expected}")
     layout = policy.EXACT if settings.deterministic else settings.layout
     step = max(settings.batch_tokens, slots, policy.CHUNK + 1)
+    pack = 0 if settings.deterministic else settings.pack_tokens
     cells = _cells(settings, 0 if pooling else slots * context, context)
-    return Open(str(path), slots, context, step, settings.threads, layout, pooling, cells)
+    return Open(str(path), slots, context, step, settings.threads, layout, pooling, pack, cells)
 
 
 def _cells(settings: LlamaCppSettings, most: int, context: int) -> int:

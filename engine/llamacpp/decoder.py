@@ -23,7 +23,6 @@ from engine.llamacpp.embedding_model import EmbeddingModel
 from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import LENGTH, Begin, Cancel, Open, Ready, Refused, ToDecoder, frame, to_decoder
 from engine.llamacpp.model import Model
-from engine.llamacpp.policy import EXACT
 from engine.llamacpp.tally import Tally, Usage
 from haywain import orphans
 from haywain.errors import HaywainError
@@ -61,7 +60,7 @@ def _serve(link: socket.socket, inbox: Inbox) -> None:
     with contextlib.closing(model):
         link.sendall(frame([Ready(model.slots, model.context_length)]))
         if isinstance(model, EmbeddingModel):
-            _run(link, inbox, Embedder(model, wanted.batch_tokens, alone=wanted.layout == EXACT), lambda: Usage(0, 0, 0))
+            _run(link, inbox, Embedder(model, wanted.pack), lambda: Usage(0, 0, 0))
         else:
             loop = Loop(model, wanted.layout)
             _run(link, inbox, loop, lambda: Usage(loop.running, _held(model), model.chosen_from))

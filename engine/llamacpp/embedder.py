@@ -21,11 +21,11 @@ _Entry = tuple[int, int, Begin]
 class Embedder:
     """All texts of one decoder; to it what a Loop is. For one thread."""
 
-    def __init__(self, model: EmbeddingModel, budget: int, *, alone: bool) -> None:
-        """`budget` tokens are worth a call; `alone`: each text has a call of its own, so that its vector is always the same."""
+    def __init__(self, model: EmbeddingModel, pack: int) -> None:
+        """Texts share a call up to `pack` tokens; 0: each has a call of its own, so that its vector is always the same."""
         self._model = model
-        self._budget = min(budget, model.context_length)
-        self._most = 1 if alone else model.slots
+        self._budget = min(pack, model.context_length)
+        self._most = model.slots if pack else 1
         self._waiting: list[_Entry] = []
         self._arrivals = 0
         self._events: list[FromDecoder] = []

@@ -46,6 +46,8 @@ class Open(msgspec.Struct, array_like=True, tag=True, frozen=True):
     """auto, flash, plain, unified, or exact"""
     pooling: str = ""
     """mean, cls or last: what makes a vector of a text; empty: the model generates"""
+    pack: int = 0
+    """tokens of texts to embed that share a call; 0: each has its own"""
     cells: int = 0
     """tokens of KV cache that all slots share; 0: as many as fill them all"""
 

@@ -122,7 +122,7 @@ def admits(free: int, new: tuple[int, int], running: Sequence[tuple[int, int]]) 
 def pack(sizes: Sequence[int], budget: int, most: int) -> int:
     """Tell how many texts to embed in one call, of `sizes` tokens each: the first ones, within `budget` tokens; at least one.
 
-    Every token of a call is held against every other one, so larger calls gain nothing.
+    Every token of a call is held against every other one, so large calls lose more than they gain.
     """
     total = 0
     for count, size in enumerate(sizes[:most]):

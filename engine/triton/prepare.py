@@ -56,6 +56,8 @@ class Preparer:
         self._template = TextTemplate(Path(settings.template), with_bos=settings.template_bos) if wanted else None
         self._chat_fields, self._completion_fields = self._fields()
         self._embedding_fields = frozenset({"model", "input", "encoding_format", "user"})
+        self._bases = {stream: self._base(stream=stream) for stream in (False, True)}
+        self._fillers = [(tensor, data) for tensor, data in fitted.constants.values() if tensor in fitted.fields.values()]
 
     @property
     def endpoints(self) -> list[str]:
@@ -136,12 +138,13 @@ class Preparer:
 
     def _ask(self, prompt: str, values: Mapping[str, Any], *, stream: bool = False) -> service_pb2.ModelInferRequest:
         fitted = self._fitted
-        ask = service_pb2.ModelInferRequest(model_name=fitted.interface.model, model_version=self._settings.version)
-        filled = {fitted.prompt.name}
+        ask = service_pb2.ModelInferRequest()
+        ask.CopyFrom(self._bases[stream])
         _put(ask, fitted.prompt, [prompt], "prompt")
         if fitted.parameters is not None:
             members = {fitted.members[field]: value for field, value in values.items() if field in fitted.members}
             _put(ask, fitted.parameters, [msgspec.json.encode(members).decode()], "")
+        filled = set()
         for field, tensor in fitted.fields.items():
             if field in values:
                 value = values[field]
@@ -149,14 +152,21 @@ class Preparer:
                     value %= largest(tensor.datatype) + 1
                 _put(ask, tensor, value if isinstance(value, list) else [value], field)
                 filled.add(tensor.name)
-        if stream and fitted.stream is not None:
-            _put(ask, fitted.stream, [True], "stream")
-            filled.add(fitted.stream.name)
-        for name, (tensor, data) in fitted.constants.items():
-            if name not in filled:
-                ask.inputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape(1))
-                ask.raw_input_contents.append(data)
+        for tensor, data in self._fillers:
+            if tensor.name not in filled:
+                _add(ask, tensor, 1, data)
         return ask
+
+    def _base(self, *, stream: bool) -> service_pb2.ModelInferRequest:
+        """Make what all requests have in common."""
+        fitted = self._fitted
+        base = service_pb2.ModelInferRequest(model_name=fitted.interface.model, model_version=self._settings.version)
+        for tensor, data in fitted.constants.values():
+            if tensor != fitted.stream and tensor not in fitted.fields.values():
+                _add(base, tensor, 1, data)
+        if fitted.stream is not None:
+            _put(base, fitted.stream, [stream], "stream")
+        return base
 
 
 def _put(ask: service_pb2.ModelInferRequest, tensor: Tensor, values: list[Any], field: str) -> None:
@@ -164,7 +174,11 @@ def _put(ask: service_pb2.ModelInferRequest, tensor: Tensor, values: list[Any], 
         data = encode(tensor.datatype, values)
     except ValueError as error:
         raise invalid.invalid_value(field, str(error)) from None
-    ask.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape(len(values)))
+    _add(ask, tensor, len(values), data)
+
+
+def _add(ask: service_pb2.ModelInferRequest, tensor: Tensor, count: int, data: bytes) -> None:
+    ask.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape(count))
     ask.raw_input_contents.append(data)
 
 

@@ -38,8 +38,8 @@ class _Characters:
     def text(self, token: int) -> str:
         return self._texts[token]
 
-    def tokenise(self, text: str, *, special: bool) -> list[int]:
-        return list(map(ord, text))
+    def tokenise(self, text: str, *, special: bool) -> list[Any]:
+        return list(text)
 
 
 class TextTemplate:
@@ -75,7 +75,7 @@ class TextTemplate:
                         f"messages[{index}] holds '{found[0]}', which this model takes for a control token.",
                         param=f"messages[{index}].content",
                     )
-        return "".join(map(chr, self._template.tokens(messages, request.chat_template_kwargs)))
+        return "".join(map(str, self._template.tokens(messages, request.chat_template_kwargs)))
 
 
 def _configuration(path: Path, source: str) -> tuple[dict[str, Any], str]:

@@ -6,7 +6,8 @@
     expiry, retries ───────────┘               └──▶ one mover ──▶ Steps.validate
 
 A batch whose rows wait or run costs a place in a dictionary and in one GetProgress a poll, however many there are. Polling is the
-truth: a hint that never comes costs a second. A peer that is away fails no batch; its steps are tried again with backoff.
+truth: a hint that never comes costs a second, or a few while thousands wait. A peer that is away fails no batch; its steps are
+tried again with backoff.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from services.batches.store import LEASE_SECONDS, BatchStore
 
 __all__ = ["Driver"]
 
-MOVERS = 64
+MOVERS = 128
 """What so many batches ask of the database and of the peers at the same time goes there together."""
-TOGETHER_SECONDS = 0.1
+MANY = 32
+TOGETHER_SECONDS = 0.2
 """While many are open, those to which something happens start off together, so often."""
+ASKED_MOST = 1_000
 FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 5.0
 INTENT_SECONDS = 60.0
@@ -79,8 +82,10 @@ class Driver:
         self._open: dict[str, _Open] = {}
         # Nothing here holds a batch twice: the bound is the number of open batches.
         self._soon: list[str] = []
+        self._asked = 0
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._to_validate: asyncio.Queue[str] = asyncio.Queue()
+        self._keeping = asyncio.Lock()
         self._renewed_at = clock.now()
         self._swept_at = float("-inf")
 
@@ -112,7 +117,7 @@ class Driver:
             batch.waits_for_rows = batch.waits_for_models = False
             self._soon.append(batch_id)
             if len(self._soon) == 1:
-                pause = TOGETHER_SECONDS if len(self._open) > MOVERS else 0.0
+                pause = TOGETHER_SECONDS if len(self._open) > MANY else 0.0
                 asyncio.get_running_loop().call_later(pause, self._start_off)
 
     def _start_off(self) -> None:
@@ -211,7 +216,7 @@ class Driver:
 
     async def _poll(self) -> None:
         while True:
-            for look in (self._claim, self._ask, self._look_for_models, self._keep, self._sweep):
+            for look in (self._claim, self._ask, self._look_for_models, self.keep, self._sweep):
                 try:
                     await look()
                 except errors.HaywainError as error:
@@ -232,10 +237,14 @@ class Driver:
             self._tell(batch_id, "cancelling")
 
     async def _ask(self) -> None:
-        """Ask for the progress of all that wait for rows, in one call."""
+        """Ask for the progress of those that wait for rows, in one call; of very many, in turns."""
         waiting = [batch_id for batch_id, batch in self._open.items() if batch.waits_for_rows]
         if not waiting:
             return
+        if len(waiting) > ASKED_MOST:
+            begin = self._asked % len(waiting)
+            waiting = [*waiting, *waiting[:ASKED_MOST]][begin : begin + ASKED_MOST]
+            self._asked = begin + ASKED_MOST
         progress = await self._scheduler.progress(waiting, wait=True)
         self.see(progress)
         for batch_id in set(waiting) - {news.batch_id for news in progress}:
@@ -250,11 +259,16 @@ class Driver:
             for batch_id in waiting:
                 self.wake(batch_id)
 
-    async def _keep(self) -> None:
-        """Keep what changed in SQL, for readers while the scheduler is away."""
-        changes = self.book.take_changes()
-        if changes:
-            await self._store.set_progress(changes)
+    async def keep(self) -> None:
+        """Keep in SQL what was seen until now: for readers while the scheduler is away, and in later lives of this service."""
+        async with self._keeping:  # who finds nothing to keep must not be quicker than who keeps it
+            changes = self.book.take_changes()
+            try:
+                if changes:
+                    await self._store.set_progress(changes)
+            except BaseException:
+                self.book.give_back(changes)
+                raise
 
     async def _sweep(self) -> None:
         """Clear what creations that died left, and answers that nobody may ask for any more."""

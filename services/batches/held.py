@@ -11,7 +11,8 @@ client has no status then. A revocation and the batch's first step are transacti
 A creation that is still under way when its id becomes void finds that in its own transaction; it can't come later, in another life
 of this service, because whoever sent it is answered or dead.
 
-A good answer is told as well, but nobody waits for that: when it is lost, the batch begins ten seconds later.
+Good answers are told by the gateway (gateway/good_answers.py), but nobody waits for that: when it is lost, the batch begins ten
+seconds later.
 """
 
 from __future__ import annotations
@@ -65,15 +66,21 @@ class Held:
         tenant = request.tenant or "default"
         if request.failed:
             return await self._failed(tenant, request.request_id)
-        record = self._waiting.pop(request.request_id, None)
-        if record is None:  # made in an earlier life, or begun
-            record = await self._store.begin(tenant, request.request_id)
-            crash.point("batches:begun")
-            if record is None:
-                return _Response(outcome=_Response.OUTCOME_NOTHING)
-        if record.held_until:
-            self._begin(record)
+        for request_id in request.also:
+            await self._well(tenant, request_id)
+        record = await self._well(tenant, request.request_id)
+        if record is None:
+            return _Response(outcome=_Response.OUTCOME_NOTHING)
         return _Response(outcome=_Response.OUTCOME_BATCH, batch_id=record.batch_id)
+
+    async def _well(self, tenant: str, request_id: str) -> Record | None:
+        record = self._waiting.pop(request_id, None)
+        if record is None:  # made in an earlier life, or begun
+            record = await self._store.begin(tenant, request_id)
+            crash.point("batches:begun")
+        if record is not None and record.held_until:
+            self._begin(record)
+        return record
 
     async def stands(self, tenant: str, request_id: str) -> bool:
         """Make sure that the batch of a request stays, because another client is told of it; False when it was unmade just now."""

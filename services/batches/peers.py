@@ -12,7 +12,7 @@ import grpc
 from haywain import rpc
 from haywain.engine.v1 import engine_pb2
 from haywain.files.v1 import files_pb2, files_pb2_grpc
-from haywain.gather import gathered_calls
+from haywain.gather import Gathered, gathered_calls
 from haywain.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 __all__ = ["Files", "Scheduler"]
@@ -86,14 +86,18 @@ class Scheduler:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         """Use an open channel."""
         self._stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+        self._models: Gathered[None, list[engine_pb2.ModelDescription]] = Gathered(self._models_for_all, most=1_000)
         self._submit = gathered_calls(self._submit_many, self._submit_one)
         self._seal = gathered_calls(self._seal_many, self._seal_one)
         self._forget = gathered_calls(self._forget_many, self._forget_one)
 
     async def models(self) -> list[engine_pb2.ModelDescription]:
         """List the models served now."""
+        return await self._models(None)
+
+    async def _models_for_all(self, askers: list[None]) -> Sequence[list[engine_pb2.ModelDescription]]:
         answer = await rpc.call(self._stub.ListModels, scheduler_pb2.ListModelsRequest(), timeout=CALL_SECONDS)
-        return list(answer.models)
+        return [list(answer.models)] * len(askers)
 
     async def pool(self) -> scheduler_pb2.GetPoolStatusResponse:
         """Tell how full the intake is, at once or not at all."""

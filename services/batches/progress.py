@@ -8,7 +8,7 @@ from haywain.clock import seconds
 from haywain.scheduler.v1 import scheduler_pb2
 from services.batches.record import Counts, Tokens
 
-__all__ = ["ProgressBook", "counts_of", "tokens_of"]
+__all__ = ["ProgressBook", "counts_of", "tokens_of", "without_counts"]
 
 Progress = scheduler_pb2.Progress
 _ENDED = (Progress.STATE_ENDED, Progress.STATE_SEALED)
@@ -91,10 +91,25 @@ class ProgressBook:
         news = {batch_id: seen for batch_id in changed if (seen := self._seen.get(batch_id)) is not None}
         return {batch_id: (counts_of(seen.counts), tokens_of(seen), seconds(seen.start_time)) for batch_id, seen in news.items()}
 
+    def give_back(self, batch_ids: Iterable[str]) -> None:
+        """Count as changed again what could not be kept."""
+        self._changed.update(batch_id for batch_id in batch_ids if batch_id in self._seen)
+
 
 def counts_of(counts: scheduler_pb2.RowCounts) -> Counts:
     """Read counts."""
     return Counts(counts.total, counts.completed, counts.failed)
+
+
+def without_counts(progress: Progress | None) -> Progress | None:
+    """Leave out what is counted."""
+    if progress is None:
+        return None
+    rest = Progress()
+    rest.CopyFrom(progress)
+    for name in ("counts", "usage", "start_time"):
+        rest.ClearField(name)
+    return rest
 
 
 def tokens_of(told: Progress | scheduler_pb2.SealBatchResponse) -> Tokens | None:

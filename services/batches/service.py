@@ -26,7 +26,7 @@ from services.batches.intake import Intake
 from services.batches.lifecycle import TERMINAL, Status
 from services.batches.own_files import OwnFiles
 from services.batches.peers import Files, Scheduler
-from services.batches.progress import ProgressBook
+from services.batches.progress import ProgressBook, without_counts
 from services.batches.record import Record
 from services.batches.rejected import rejected_lines
 from services.batches.steps import Steps
@@ -39,6 +39,8 @@ NAME = "haywain.batches.v1.BatchesService"
 OWNER = "batches-0"
 DEFAULT_PAGE = 20
 MAX_PAGE = 100
+KEEP_SECONDS = 1.0
+"""How long an answer waits for what it tells to be kept; then it tells what was kept before."""
 _log = log.get()
 
 
@@ -122,7 +124,18 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
             with contextlib.suppress(errors.HaywainError):
                 live = {progress.batch_id: progress for progress in await self._scheduler.progress(running)}
                 self.driver.see(live.values())
-        return [batch_message(record, self._progress(record, live.get(record.batch_id))) for record in records]
+        kept = not running or await self._kept()
+        found = [(record, self._progress(record, live.get(record.batch_id))) for record in records]
+        return [batch_message(record, progress if kept else without_counts(progress)) for record, progress in found]
+
+    async def _kept(self) -> bool:
+        """Keep what is about to be told, so that counts never go back, whoever dies. False when that can't be done now."""
+        try:
+            async with asyncio.timeout(KEEP_SECONDS):
+                await self.driver.keep()
+        except (TimeoutError, errors.HaywainError):
+            return False
+        return True
 
     def _progress(self, record: Record, live: scheduler_pb2.Progress | None) -> scheduler_pb2.Progress | None:
         if record.status is Status.VALIDATING and self.driver.waits_for_models(record.batch_id):

@@ -60,7 +60,7 @@ def figures(scheduler: Scheduler) -> Figures:
 
     async def look() -> list[Metric]:
         dispatcher, settings = scheduler.dispatcher, scheduler.settings
-        slots = dispatcher.links.active
+        slots = dispatcher.links.in_slots
         single = {
             ("haywain_active_batches", "Batches that were taken in and have not ended."): sum(
                 not batch.ended for batch in scheduler.intake.batches.values()
@@ -68,7 +68,7 @@ def figures(scheduler: Scheduler) -> Figures:
             ("haywain_intake_rows", "Rows that were taken in and are not recorded."): scheduler.intake.waiting_rows(),
             ("haywain_intake_capacity_rows", "Rows that can be taken in."): settings.intake_rows,
             ("haywain_slots_capacity", "Sequences that may be at engines at the same time."): settings.slots,
-            ("haywain_slots_used", "Sequences at engines."): slots,
+            ("haywain_slots_used", "Sequences in engines' slots."): slots,
             ("haywain_slots_free", "Sequences that could be sent if engines had room."): max(settings.slots - slots, 0),
             ("haywain_calls_waiting", "Synchronous requests that wait for a slot."): len(dispatcher.calls),
             ("haywain_dispatch_paused", "1 while no rows are sent because results can't be stored."): dispatcher.paused(),

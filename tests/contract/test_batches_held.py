@@ -76,6 +76,16 @@ async def test_a_bad_answer(seam: Seam, kind: str, restarted: bool) -> None:
             assert again.batch_id != batch.batch_id
 
 
+async def test_many_good_answers(live: Seam) -> None:
+    """They may be told together, unknown ones among them."""
+    batches = [await held(live, request_id=f"r{number}") for number in range(3)]
+    request = batches_pb2.AnswerCreationRequest(request_id="r0", also=["r1", "nobody", "r2"])
+    answer = await rpc.call(live.stub.AnswerCreation, request)
+    assert (answer.outcome, answer.batch_id) == (Outcome.OUTCOME_BATCH, batches[0].batch_id)
+    for batch in batches:
+        await live.submitted(batch.batch_id)
+
+
 async def test_no_answer(live: Seam) -> None:
     """A batch of whose client nothing is heard for ten seconds runs."""
     live.scheduler.instant = True

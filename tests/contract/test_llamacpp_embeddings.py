@@ -70,8 +70,15 @@ async def test_vectors_are_those_of_the_model(running: Running) -> None:
     assert float(found[0] @ found[1]) > 0.5 > float(found[0] @ found[4])
 
 
-async def test_what_shares_a_call_changes_last_bits_only(running: Running) -> None:
-    """Texts come out alike, to the noise of 16-bit weights, in any order and company; their token ids do too."""
+async def test_what_shares_a_call_changes_last_bits_only() -> None:
+    """Packed texts come out alike, to the noise of 16-bit weights, in any order and company; their token ids do too."""
+    async with started(minilm.minilm_gguf(), slots=0, pack_tokens=192) as running:
+        assert not running.models[0].deterministic
+        await packed_alike(running)
+
+
+async def packed_alike(running: Running) -> None:
+    """Embed in several companies."""
     together = vectors(await embed(running, TEXTS * 3))
     backwards = vectors(await embed(running, TEXTS[::-1]))[::-1]
     alone = np.concatenate([vectors(await embed(running, text)) for text in TEXTS])
@@ -83,18 +90,17 @@ async def test_what_shares_a_call_changes_last_bits_only(running: Running) -> No
     assert np.abs(vectors(await embed(running, [tokens, tokens]))[1] - alone[0]).max() < 2e-4
 
 
-async def test_a_deterministic_engine_gives_the_same_bits() -> None:
-    """With `deterministic` each text has a call of its own, and its vector is the same to the last bit in any company."""
-    async with started(minilm.minilm_gguf(), slots=0, deterministic=True) as running:
-        assert running.models[0].deterministic
-        alone = [(await embed(running, text))["data"][0]["embedding"] for text in TEXTS]
-        ids = [
-            running.begin(..., endpoint=EMBEDDINGS, messages=..., max_tokens=..., input=[text, "other company"], user=str(number))
-            for number in range(2)
-            for text in TEXTS
-        ]
-        for text, result in zip(alone * 2, await running.ended(*ids), strict=True):
-            assert json.loads(result.body)["data"][0]["embedding"] == text
+async def test_a_text_gives_the_same_bits_in_any_company(running: Running) -> None:
+    """Unless they are packed each text has a call of its own, and its vector is the same to the last bit."""
+    assert running.models[0].deterministic
+    alone = [(await embed(running, text))["data"][0]["embedding"] for text in TEXTS]
+    ids = [
+        running.begin(..., endpoint=EMBEDDINGS, messages=..., max_tokens=..., input=[text, "other company"], user=str(number))
+        for number in range(2)
+        for text in TEXTS
+    ]
+    for text, result in zip(alone * 2, await running.ended(*ids), strict=True):
+        assert json.loads(result.body)["data"][0]["embedding"] == text
 
 
 async def test_dimensions_and_base64(running: Running) -> None:
@@ -136,7 +142,7 @@ async def test_a_chat_to_an_embedding_model_is_refused_and_the_reverse(running: 
 
 async def test_a_generating_model_may_be_told_to_embed() -> None:
     """With `pooling` set, a model that would generate makes vectors: `last` of its last token, whatever is packed with it."""
-    async with started(tiny_gguf.tiny_gguf(), pooling="last") as running:
+    async with started(tiny_gguf.tiny_gguf(), pooling="last", pack_tokens=512) as running:
         alone = vectors(await embed(running, "hello there"))[0]
         many = vectors(await embed(running, ["some other text", "hello there", "x" * 200]))
         assert len(alone) == 64

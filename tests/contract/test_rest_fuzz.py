@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import httpx
 import hypothesis.strategies as st
 import msgspec
 from hypothesis import HealthCheck, given, settings
+from mesh import chat_row, jsonl
 from rest_seam import RestMesh
 from rest_steps import GOOD_BODIES, multipart
 
@@ -39,10 +42,16 @@ PARTS = st.lists(
     ),
     max_size=4,
 )
-IDS = st.sampled_from(["nope", "a/b", "..", "batch_0"]) | st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+THERE = "there"
+"""stands for the id of an object that exists"""
+SOME_IDS = ["nope", "a/b", "..", "batch_0", THERE, THERE, THERE]
+IDS = st.sampled_from(SOME_IDS) | st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 ENDS = st.sampled_from(["/", "//", "/x", "%2F", "%00", "%ff", ":", ";a=b", "/%2e%2e"])
 QUERIES = st.lists(st.tuples(st.sampled_from(NAMES) | TEXTS, WORDS_OR_TEXTS), min_size=1, max_size=2)
-HEADER_NAMES = ["range", "if-range", "idempotency-key", "prefer", "accept", "content-type", "x-request-id", "authorization", "te"]
+HEADER_NAMES = [
+    "range", "if-range", "if-match", "if-none-match", "idempotency-key", "prefer", "accept", "content-type", "content-encoding",
+    "x-request-id", "authorization", "te",
+]  # fmt: skip
 HEADERS = st.dictionaries(
     st.sampled_from([*HEADER_NAMES, "grpc-timeout"]),
     st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20),
@@ -131,13 +140,27 @@ def _check(request: Request, answer: http.client.HTTPResponse, data: bytes) -> N
         json.loads(data)
 
 
+def _made(client: httpx.Client) -> dict[str, str]:
+    """Make one of each kind of object; ids by the path that leads to them."""
+    row = jsonl([chat_row("a")])
+    file = client.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", row)}).json()["id"]
+    batch = client.post("/v1/batches", json={"input_file_id": file}).json()["id"]
+    upload = client.post("/v1/uploads", json=GOOD_BODIES["CreateUpload"]).json()["id"]
+    return {"/v1/files": file, "/v1/batches": batch, "/v1/uploads": upload, "/v1/models": "echo"}
+
+
 def test_nothing_breaks(rest_mesh: RestMesh) -> None:
     """No request makes the mesh fail, hang, or answer an error in another form."""
     connection = Connection(rest_mesh)
+    count, made = itertools.count(), dict[str, str]()
 
     @settings(max_examples=2_000, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(requests())
     def check(request: Request) -> None:
+        if not next(count) % 50:  # some are deleted on the way
+            made.update(_made(rest_mesh.client))
+        for path, ident in made.items():
+            request.target = request.target.replace(f"{path}/{THERE}", f"{path}/{ident}")
         _check(request, *connection.send(request))
 
     with contextlib.closing(connection):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,16 @@ def test_a_real_model_in_triton_answers(haywain: Path, triton: TritonServer, tmp
         assert "Paris" in "".join(said)
         assert len(said) > 4
     triton.unload("smollm2")
+
+
+def test_a_wrong_model_name_ends_the_start_with_one_line(haywain: Path, triton: TritonServer, tmp_path: Path) -> None:
+    """`haywain up` doesn't try again what can't be cured: it says what Triton has, and ends."""
+    with Mesh(haywain) as mesh:
+        done = subprocess.run(
+            mesh.arguments(*arguments(triton, tmp_path, model="vllm-mock")), capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if "vllm-mock" in line]
+    assert len(lines) == 1, done.stderr
+    assert "'vllm-mock' is not in Triton" in lines[0]
+    assert "vllm_mock (ready)" in lines[0]

@@ -122,6 +122,7 @@ def test_new_work_leaves_room_for_what_runs(haywain: Path, small_disk: Path) -> 
         body = {"filename": "a", "purpose": "user_data", "bytes": 1, "mime_type": "text/plain"}
         answer = mesh.client.post("/v1/uploads", json=body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_full")
+        assert until("health tells", lambda: mesh.client.get("/health").json().get("reason")) == "storage_full"
         finish(mesh, batch)
 
 

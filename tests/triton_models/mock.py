@@ -6,7 +6,7 @@ are any `max_tokens`, `stream`, `stop`, `json`, `finish`, `input_tokens`, `outpu
     [ms=50]   wait so long before each token        [fail=INVALID_ARG]   answer with this error
     [die]     end the process                       [hang]               never answer
 
-Each request leaves a line in the file of the parameter `log`: what came, and how it ended.
+Each request leaves a line in the file of the parameter `log`, unless it is `quiet`: what came, and how it ended.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
         self.names = json.loads(parameters["names"])
-        self.log = open(parameters["log"], "a", buffering=1)  # noqa: SIM115 - until the process ends
+        self.log = open(os.devnull if "quiet" in parameters else parameters["log"], "a", buffering=1)  # noqa: SIM115 - until the process ends
         self.decoupled = config["model_transaction_policy"]["decoupled"]
         self.batched = config["max_batch_size"] > 0
         self.types = {output["name"]: pb_utils.triton_string_to_numpy(output["data_type"]) for output in config["output"]}

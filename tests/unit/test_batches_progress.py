@@ -6,7 +6,7 @@ from typing import Any
 
 from haywain.scheduler.v1 import scheduler_pb2
 from services.batches.lifecycle import Status
-from services.batches.progress import ProgressBook
+from services.batches.progress import ProgressBook, without_counts
 from services.batches.record import Counts, Record, Tokens
 from services.batches.wire import batch_message
 
@@ -76,6 +76,26 @@ def test_changes_are_told_once() -> None:
     assert book.take_changes() == {}
     book.note([progress(1, usage=3, start=7)])
     assert list(book.take_changes()) == ["b"]
+
+
+def test_what_could_not_be_kept_is_kept_later() -> None:
+    """Changes that are given back are told again, but not those of batches that are closed."""
+    book = open_book()
+    book.note([progress(1)])
+    changes = book.take_changes()
+    book.give_back([*changes, "closed"])
+    assert book.take_changes() == changes
+
+
+def test_what_is_not_kept_is_not_told() -> None:
+    """Without its counts, progress says what waits and runs, and the record says what is done."""
+    kept = record(counts=Counts(10, 4, 0), usage=Tokens(output_tokens=8))
+    live = progress(6, usage=9, start=150)
+    live.queued = 3
+    told = batch_message(kept, without_counts(live))
+    assert (told.counts.completed, told.usage.output_tokens, told.progress.queued) == (4, 8, 3)
+    assert not told.HasField("in_progress_time")
+    assert without_counts(None) is None
 
 
 def test_a_lost_batch_is_void() -> None:

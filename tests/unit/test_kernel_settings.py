@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from haywain import settings
+from haywain.engine_settings import EngineSettings, TritonContractSettings, TritonSettings
 from haywain.errors import SettingsError
 from haywain.settings import FilesSettings, Settings
 
@@ -126,6 +127,16 @@ def test_dump_can_be_read_back(tmp_path: Path) -> None:
     path.write_text(settings.dump(loaded), "utf-8")
     assert tomllib.loads(path.read_text("utf-8"))["files"]["max_file_bytes"] == 1
     assert settings.load(file=path) == loaded
+
+
+def test_names_that_operators_choose_are_read_back(tmp_path: Path) -> None:
+    """A key with a dot, a blank or a quote in it is quoted in what `dump` writes."""
+    names = {"RAW": "true", 'a.b "c"': "x"}
+    contract = TritonContractSettings(prompt="in", text="out", constants=names)
+    chosen = Settings(engine=EngineSettings(triton=TritonSettings(contract=contract)))
+    path = tmp_path / "settings.toml"
+    path.write_text(settings.dump(chosen), "utf-8")
+    assert settings.load(file=path) == chosen
 
 
 def test_addresses_are_sockets_of_the_instance_unless_set() -> None:

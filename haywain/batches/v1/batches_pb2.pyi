@@ -290,14 +290,16 @@ class CancelBatchResponse(_message.Message):
     def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
 
 class AnswerCreationRequest(_message.Message):
-    __slots__ = ("request_id", "failed", "tenant")
+    __slots__ = ("request_id", "failed", "tenant", "also")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    ALSO_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     failed: bool
     tenant: str
-    def __init__(self, request_id: _Optional[str] = ..., failed: _Optional[bool] = ..., tenant: _Optional[str] = ...) -> None: ...
+    also: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., failed: _Optional[bool] = ..., tenant: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AnswerCreationResponse(_message.Message):
     __slots__ = ("outcome", "batch_id")
