@@ -10,7 +10,7 @@ from struct import Struct
 
 import pytest
 
-from services.scheduler.pieces import Piece
+from services.scheduler.pieces import Piece, Pieces
 from services.scheduler.replay import row_prefix
 from services.scheduler.results import unrun_line
 from services.scheduler.seal import Plan, Sealed, seal
@@ -23,6 +23,11 @@ def result(row: int, *, good: bool, size: int) -> bytes:
     """Make a journal line."""
     line = PREFIX + b'%08x","custom_id":"c%d","response":{"body":"%b"},"error":' % (row, row, b"x" * size)
     return line + (b"null}\n" if good else b'{"code":"c"}}\n')
+
+
+def pieces(folder: Path, end: int, *, whole: bool = True) -> tuple[Piece, ...]:
+    """Make the results of a journal."""
+    return (Piece(str(folder / "journal"), 0, end, whole),)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -47,7 +52,7 @@ def test_every_row_is_written_once_in_input_order(seed: int, tmp_path: Path) -> 
     (tmp_path / "journal").write_bytes(journal + again + b"\0\n" + result(0, good=True, size=3))
     firsts = [sum(map(len, by_model[:model])) for model in range(models) if by_model[model]]
     plan = Plan(
-        input=str(tmp_path / "input"), index=str(tmp_path / "index"), results=(Piece(str(tmp_path / "journal"), 0, len(journal + again)),),
+        input=str(tmp_path / "input"), index=str(tmp_path / "index"), results=pieces(tmp_path, len(journal + again)),
         prefix=PREFIX, row_count=len(numbers), models=tuple(firsts), unrun=("u", "m"),
         rejected=str(tmp_path / "rejected") if rejected else "", output=str(tmp_path / "output"), error=str(tmp_path / "error"),
     )  # fmt: skip
@@ -69,10 +74,39 @@ def test_a_batch_whose_input_is_lost_can_still_be_sealed(tmp_path: Path) -> None
     (tmp_path / "journal").write_bytes(result(1, good=True, size=1))
     gone = str(tmp_path / "gone")
     plan = Plan(
-        input=gone, index=gone, results=(Piece(str(tmp_path / "journal"), 0, 1 << 30, False),), prefix=PREFIX, row_count=3, models=(0,),
+        input=gone, index=gone, results=pieces(tmp_path, 1 << 30, whole=False), prefix=PREFIX, row_count=3, models=(0,),
         unrun=("u", "m"), output=str(tmp_path / "output"), error=str(tmp_path / "error"),
     )  # fmt: skip
     output, error = seal(plan)
     assert (output.lines, error.lines) == (1, 2)
     failed = [json.loads(line) for line in (tmp_path / "error").read_bytes().splitlines()]
     assert [(line["custom_id"], line["error"]["line"]) for line in failed] == [(None, 1), (None, 3)]
+
+
+def test_pieces_are_read_as_one_file(tmp_path: Path) -> None:
+    """Whatever the files that results lie in, sealing is the same as from one; what isn't committed isn't read."""
+    lines = [result(row, good=row != 3, size=10 + row) for row in range(8)]
+    (tmp_path / "journal").write_bytes(b"".join(lines))
+    late = result(7, good=True, size=99)
+    some = []
+    for name, rows in (("b", (4, 5)), ("a", (6, 0, 1)), ("c", (2, 3, 7))):
+        data = b"".join(lines[row] for row in rows)
+        (tmp_path / name).write_bytes(data + late + b"torn")
+        half = len(lines[rows[0]])
+        some += [Piece(str(tmp_path / name), 0, half), Piece(str(tmp_path / name), half, len(data))]
+    told = []
+    for number, results in enumerate((pieces(tmp_path, 1 << 30, whole=False), tuple(some))):
+        output, error = str(tmp_path / f"output{number}"), str(tmp_path / f"error{number}")
+        gone = str(tmp_path / "gone")
+        told.append(
+            seal(
+                Plan(
+                    input=gone, index=gone, results=results, prefix=PREFIX, row_count=8, models=(0,), unrun=("u", "m"),
+                    output=output, error=error,
+                )
+            )
+        )  # fmt: skip
+    assert told[0] == told[1]
+    assert (told[0][0].lines, told[0][1].lines) == (7, 1)
+    with pytest.raises(OSError, match="cut short"):
+        list(Pieces([Piece(str(tmp_path / "a"), 0, 1 << 20)]).lines())
