@@ -71,13 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("output", type=Path, metavar="OUTPUT.jsonl")
     show.add_argument("--rows", type=int, default=5, help="how many (%(default)s)")
 
-    engines = _command(commands, "engines", "list the engines of a mesh, or drain one", _engines, configured=False)
-    engines.add_argument("action", choices=("list", "drain"))
-    engines.add_argument(
-        "engine_id", nargs="?", default="", metavar="ENGINE", help="which to drain: it ends what it runs and gets no more"
-    )
-    engines.add_argument("--address", default="127.0.0.1:10900", metavar="HOST:PORT", help="the mesh (%(default)s)")
-    engines.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait until the drained engine runs nothing")
+    _add_engines(commands)
 
     model = _command(commands, "demo-model", "fetch the demo model and print its path", _demo_model, configured=False)
     model.add_argument("--quiet", action="store_true", help="print the path only")
@@ -92,6 +86,21 @@ def _parser() -> argparse.ArgumentParser:
             alone.add_argument("--model", metavar="PATH", help="a GGUF file")
             alone.add_argument("--seconds", type=float, default=60.0, help="of tune: how long, about (%(default)s)")
     return parser
+
+
+def _add_engines(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    about = "list the engines of a mesh, drain one, or check one against the rules"
+    engines = _command(commands, "engines", about, _engines, configured=False)
+    engines.add_argument("action", choices=("list", "drain", "check"))
+    engines.add_argument(
+        "engine", nargs="?", default="", metavar="ENGINE",
+        help="which to drain: it ends what it runs and gets no more; which to check: its own address, HOST:PORT or unix:PATH",
+    )  # fmt: skip
+    engines.add_argument("--address", default="127.0.0.1:10900", metavar="HOST:PORT", help="the mesh (%(default)s)")
+    engines.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait until the drained engine runs nothing")
+    engines.add_argument("--model", default="", metavar="ID", help="of check: which model to ask (the first)")
+    engines.add_argument("--seconds", type=float, default=60.0, help="of check: how long at most (%(default)s)")
+    engines.add_argument("--json", action="store_true", help="of check: print one JSON object")
 
 
 def _command(
@@ -208,9 +217,13 @@ def _show(options: argparse.Namespace) -> int:
 def _engines(options: argparse.Namespace) -> int:
     from haywain import engines
 
-    if (options.action == "drain") != bool(options.engine_id):
-        raise SettingsError("drain needs an ENGINE" if options.action == "drain" else "list takes no ENGINE")
-    return engines.command(options.address, options.action, options.engine_id, options.wait)
+    if (options.action != "list") != bool(options.engine):
+        raise SettingsError("list takes no ENGINE" if options.action == "list" else f"{options.action} needs an ENGINE")
+    if options.action == "check":
+        from engine.check import command
+
+        return command.command(options.engine, options.model, options.seconds, options.json)
+    return engines.command(options.address, options.action, options.engine, options.wait)
 
 
 def _demo_model(options: argparse.Namespace) -> int:

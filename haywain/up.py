@@ -40,6 +40,7 @@ DATA_FORMAT = 1
 _SETTINGS_EXIT = 78
 _STEADY_SECONDS = 10.0
 _STARTS_BEFORE_READY = 5
+_WAITING_SECONDS = 5.0
 
 
 def command(chosen: Settings) -> int:
@@ -192,11 +193,16 @@ class _Mesh:
 
     async def _announce(self) -> None:
         url = f"http://{self._settings.envoy.host}:{self._settings.envoy.port}"
+        clock = asyncio.get_running_loop().time
+        say_at = clock() + _WAITING_SECONDS
         async with httpx.AsyncClient(base_url=url, timeout=2.0, trust_env=False) as client:
             while True:
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get("/health")).status_code == 200:
                         break
+                if clock() >= say_at and ".waiting" in (line := self._last_line("engine")):
+                    say_at = clock() + 6 * _WAITING_SECONDS
+                    _say(f"the engine waits for what it wraps: {line}")
                 await asyncio.sleep(0.05)
         self._ready = True
         print(f"ready {url}", flush=True)

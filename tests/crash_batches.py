@@ -52,9 +52,12 @@ class BatchScenes(Scene):
         return {code: codes.count(code) for code in codes}
 
     def recorded(self, batch_id: str) -> set[int]:
-        """Read which rows have a whole line in the journal."""
+        """Read which rows are recorded: those with a whole line in the journal, or else those that are told to be."""
         journal = self.mesh.data / "incremental" / f"{batch_id}.jsonl"
-        lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
+        if not self.stage.one_journal:
+            lines = self.mesh.ask("GET", f"/v1/batches/{batch_id}/results").content.splitlines(keepends=True)
+        else:
+            lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
         return {int(line[: line.index(b'",')].rpartition(b"_")[2], 16) for line in lines if line.endswith(b"\n")}
 
     def batch(self) -> None:

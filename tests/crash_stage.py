@@ -24,15 +24,17 @@ LONG_AGO = 86_400.0 * 30
 class Stage:
     """A mesh whose processes die when told to."""
 
-    def __init__(self, haywain: Path, url: str) -> None:
-        """Start it, on SQLite without a `url`."""
+    def __init__(self, haywain: Path, url: str, *more: str) -> None:
+        """Start it, on SQLite without a `url`, with `more` words on its command line."""
         self.url = url
+        self.one_journal = not more
+        """A row is recorded as soon as its line is in the batch's journal."""
         self.mesh = Mesh(haywain)
         self.orders = self.mesh.data / "orders"
         self.runs = self.mesh.data / "runs"
         self.runs.touch()
         self.mesh.take_orders(self.orders)
-        self.mesh.start(*TERMS, "--set", f"engine.echo.run_log={self.runs}", *(("--set", f"db.url={url}") if url else ()))
+        self.mesh.start(*TERMS, "--set", f"engine.echo.run_log={self.runs}", *(("--set", f"db.url={url}") if url else ()), *more)
         self.blobs = self.mesh.data / "blobs"
 
     def sql(self, service: str, statement: str) -> list[tuple[Any, ...]]:

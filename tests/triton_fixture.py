@@ -134,7 +134,7 @@ class TritonServer:
             *(f"--backend-directory={server / 'backends'}", "--model-control-mode=explicit"),
             *(f"--load-model={model}" for model in models),
             *("--grpc-address=127.0.0.1", f"--grpc-port={self.port}", "--http-address=127.0.0.1", f"--http-port={self.http_port}"),
-            *("--allow-metrics=false", "--exit-timeout-secs=5", *self.more),
+            *("--allow-metrics=false", "--exit-timeout-secs=2", *self.more),
         ]
         environment = os.environ | {
             "PATH": f"{self._programs}:{os.environ.get('PATH', '')}",
@@ -172,7 +172,8 @@ class TritonServer:
     def kill(self) -> None:
         """kill -9 the server and its models, and remove what they left."""
         if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self._sweep()
 
@@ -232,4 +233,4 @@ def own_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServe
     try:
         yield server
     finally:
-        server.stop()
+        server.kill()

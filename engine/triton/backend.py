@@ -2,8 +2,8 @@
 
     submit ─▶ prepare: parse, render, fill tensors ─▶ row: a run for each choice ─▶ pump ─▶ ModelStreamInfer ─▶ Emit
 
-What a model takes is found at the start, and again after it was away: one that came back with other tensors ends the engine,
-which is started again and describes what is there now.
+What a model takes is found at the start and looked at every two seconds: one that has other tensors, or another version, ends the
+engine, which is started again and describes what is there now.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ class TritonBackend:
 
     def _over(self, row: Row) -> None:
         self._rows.pop(row.sequence_id, None)
-        self._running.cancel(row.runs)
+        if row.unfinished:
+            self._running.cancel(row.runs)
 
     def _opened(self) -> Client:
         if self._client is None:
@@ -198,7 +199,7 @@ class TritonBackend:
         return fits[0]
 
     async def _watch(self, pump: Pump, interface: Interface) -> None:
-        async def back() -> None:
+        async def same() -> None:
             found = await self._opened().interface(interface.model)
             if found != interface:
                 raise _ChangedError
@@ -206,11 +207,11 @@ class TritonBackend:
         try:
             while True:
                 try:
-                    await pump.watch(back)
+                    await pump.watch(same)
                 except Unavailable:
                     continue  # away again
         except _ChangedError:
-            self._emit.died(f"the model {interface.model!r} came back with another version or other tensors")
+            self._emit.died(f"the model {interface.model!r} has another version or other tensors now")
         except Exception as error:  # noqa: BLE001 - without it nobody would notice that the model is back
             _log.exception("triton.watch_failed")
             self._emit.died(f"looking after the model failed: {error!r}")

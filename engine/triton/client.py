@@ -6,7 +6,7 @@ A stream for each, because Triton cancels by stream alone; with the header `trit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,8 +73,11 @@ class Client:
         config = await self._call(self._stub.ModelConfig, service_pb2.ModelConfigRequest(name=model, version=version))
         return Interface.of(metadata, config.config)
 
-    async def infer(self, request: Any, timeout: float) -> AsyncGenerator[Any, None]:
-        """Send a ModelInferRequest and give its ModelInferResponses; leaving early cancels it in Triton. Raises Failure."""
+    async def infer(self, request: Any, timeout: float, each: Callable[[Any], bool]) -> None:
+        """Send a ModelInferRequest and call `each` with its ModelInferResponses, until it says that it has enough.
+
+        Leaving early cancels the request in Triton. Raises Failure.
+        """
         calling = self._stub.ModelStreamInfer(timeout=timeout, metadata=_ERRORS_AS_STATUS)
         ended = False
         try:
@@ -83,9 +86,10 @@ class Client:
             while (message := await calling.read()) is not grpc.aio.EOF:
                 if message.error_message:
                     raise failure(None, message.error_message, connected=True)
-                yield message.infer_response
-            code = await calling.code()
+                if each(message.infer_response):
+                    return
             ended = True
+            code = await calling.code()
             if code is not grpc.StatusCode.OK:
                 raise self._failure(code, await calling.details(), timeout)
         except grpc.aio.AioRpcError as error:

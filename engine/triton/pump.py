@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from engine.triton.client import Client
 from engine.triton.contract import Fitted
@@ -93,8 +93,8 @@ class Pump:
             task.cancel()
         await asyncio.gather(*sent, return_exceptions=True)
 
-    async def watch(self, back: Callable[[], Awaitable[None]]) -> None:
-        """Look after the model, until cancelled; `back` is awaited when it is there again, and what it raises is raised."""
+    async def watch(self, same: Callable[[], Awaitable[None]]) -> None:
+        """Look after the model, until cancelled. `same` looks whether it is the one it was; what that raises is raised."""
         while True:
             await asyncio.sleep(_ASK_AGAIN_SECONDS if self._reason else _LOOK_SECONDS)
             self._give_back()
@@ -102,8 +102,10 @@ class Pump:
             self._proven = self._proven or bool(reason)  # what comes back will be another process
             if reason and not self._reason:
                 self._away(reason)
-            elif not reason and self._reason:
-                await back()
+            if reason:
+                continue
+            await same()
+            if self._reason:
                 self._reason = ""
                 if self._proven:
                     self._back()
@@ -175,16 +177,14 @@ class Pump:
         timeout = self._request_seconds
         if run.deadline:
             timeout = min(timeout, max(0.001, run.deadline - run.began))
-        responses = self._client.infer(run.ask, timeout)
-        try:
-            async for response in responses:
-                if text := reader.read(response):
-                    run.said = True
-                    run.owner.piece(run, text)
-                if reader.stopped:
-                    break
-        finally:
-            await responses.aclose()
+
+        def each(response: Any) -> bool:
+            if text := reader.read(response):
+                run.said = True
+                run.owner.piece(run, text)
+            return reader.stopped
+
+        await self._client.infer(run.ask, timeout, each)
         rest, end = reader.end()
         end.run_ms = int((time.monotonic() - run.began) * 1_000)
         if rest:
@@ -267,5 +267,7 @@ class Pump:
                 if run.given_up and run.given_up <= now:
                     late.append(run)
             for run in late:
+                if run not in queue:
+                    continue  # went with another run of its row
                 queue.remove(run)
                 run.owner.failed(run, Failure("away", self._reason or "its queue is full"))

@@ -48,6 +48,11 @@ class Row:
             run.deadline = deadline
         self._echo = bool(getattr(prepared.request, "echo", False))
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether it has runs that have not ended."""
+        return self._open > 0
+
     def begin(self) -> None:
         """Tell how a streamed answer begins."""
         for run in self.runs if self._stream else ():

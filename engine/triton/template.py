@@ -75,7 +75,8 @@ class TextTemplate:
                         f"messages[{index}] holds '{found[0]}', which this model takes for a control token.",
                         param=f"messages[{index}].content",
                     )
-        return "".join(map(str, self._template.tokens(messages, request.chat_template_kwargs)))
+        characters: list[Any] = list(self._template.tokens(messages, request.chat_template_kwargs))
+        return "".join(characters)
 
 
 def _configuration(path: Path, source: str) -> tuple[dict[str, Any], str]:

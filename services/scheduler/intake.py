@@ -21,6 +21,7 @@ from services.scheduler.meter import Meter
 from services.scheduler.pieces import Piece
 from services.scheduler.replay import row_prefix
 from services.scheduler.rows import Input, Lines
+from services.scheduler.sealing import keys_of_lost_turns
 from services.scheduler.store import ShardRow, Store, Stored
 
 __all__ = ["Intake"]
@@ -131,11 +132,19 @@ class Intake:
             await self._blobs.delete(batch.submission.index_key)
             await self._ledger.forget(batch)
             batch.forgotten = True
+        await self._drop_lost_turns(batch_id, batch.submission.sealed if batch is not None else "")
         crash.point("scheduler:index-removed")
         await self._store.delete(batch_id)
         crash.point("scheduler:submission-deleted")
         if batch is not None:
             self.drop(batch)
+
+    async def _drop_lost_turns(self, batch_id: str, sealed: str) -> None:
+        """Remove what schedulers that died while they sealed have left: nobody else knows of it."""
+        with contextlib.suppress(errors.BatchMissing):
+            sealed = sealed or (await self._store.get(batch_id)).submission.sealed
+            for key in keys_of_lost_turns(batch_id, sealed):
+                await self._blobs.delete(key)
 
     async def sweep(self, older_than: float) -> None:
         """Remove results of forgotten batches, last changed before a Unix time."""

@@ -19,7 +19,7 @@ from services.scheduler.progress import counts, usage
 from services.scheduler.seal import Plan, Sealed
 from services.scheduler.sealer import Sealer
 
-__all__ = ["Sealing"]
+__all__ = ["Sealing", "keys_of_lost_turns"]
 
 _UNRUN: dict[int, tuple[str, str]] = {
     pb.StopBatchRequest.REASON_CANCELLED: ("batch_cancelled", "This request was not executed: the batch was cancelled."),
@@ -38,7 +38,7 @@ class _Both(msgspec.Struct, frozen=True):
     """In which turn it was written: each has keys of its own, so that whoever lost its turn replaces nothing."""
 
     def key(self, kind: str, batch: Batch) -> str:
-        return f"{kind}-{batch.batch_id}" + (f"-{self.turn}" if self.turn > 1 else "")
+        return _key(kind, batch.batch_id, self.turn)
 
 
 class Sealing:
@@ -130,6 +130,16 @@ class Sealing:
         crash.point("scheduler:seal-recorded")
         batch.submission = msgspec.structs.replace(batch.submission, sealed=remembered)
         return msgspec.json.decode(remembered, type=_Both)
+
+
+def keys_of_lost_turns(batch_id: str, sealed: str) -> list[str]:
+    """Name the blobs that may be left of turns before the one in which a batch was `sealed`."""
+    turn = msgspec.json.decode(sealed, type=_Both).turn if sealed else 1
+    return [_key(kind, batch_id, lost) for lost in range(1, turn) for kind in ("output", "error")]
+
+
+def _key(kind: str, batch_id: str, turn: int) -> str:
+    return f"{kind}-{batch_id}" + (f"-{turn}" if turn > 1 else "")
 
 
 def _message(key: str, sealed: Sealed) -> pb.SealedBlob | None:

@@ -23,7 +23,7 @@ async def test_a_full_queue_is_backpressure_and_no_failure(triton: TritonServer)
 async def test_a_row_that_waits_too_long_for_a_full_model_goes_back(triton: TritonServer) -> None:
     """After hold_seconds a row that was refused ends as engine_unavailable, which the scheduler doesn't count as a try."""
     async with started(settings(triton, "narrow", slots=6, hold_seconds=0.1)) as running:
-        numbers = [running.submit(COMPLETIONS, prompt=f"[ms=1500] pi {n}") for n in range(6)]
+        numbers = [running.submit(COMPLETIONS, prompt=f"[ms=1500] pi {n}", n=2) for n in range(3)]
         results = [await running.end(number) for number in numbers]
     gone = [result for result in results if result.status_code != 200]
     assert gone

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,16 @@ def test_what_the_model_has_no_tensor_for_is_refused_by_name(mesh: Mesh) -> None
 
 
 def test_a_server_that_is_killed_in_mid_batch_costs_no_row(haywain: Path, own_triton: TritonServer, tmp_path: Path) -> None:
-    """kill -9 of Triton while it works on a batch, and a start some seconds later: every row is answered once, none fails."""
-    own_triton.start("vllm_mock")
+    """A mesh that starts before its Triton says that it waits, and goes on when it comes.
+
+    kill -9 of Triton while it works on a batch, and a start some seconds later: every row is answered once, none fails.
+    """
     rows = [row(f"row-{n}", f"[ms=20] delta {n}") for n in range(120)]
-    with Mesh(haywain).start(*arguments(own_triton, tmp_path, slots=8)) as mesh:
+    with ThreadPoolExecutor(1) as pool, Mesh(haywain) as mesh:
+        starting = pool.submit(mesh.start, *arguments(own_triton, tmp_path, slots=8))
+        until("up says that it waits", lambda: "the engine waits for what it wraps" in mesh.logs())
+        own_triton.start("vllm_mock")
+        starting.result()
         batch = mesh.create(rows)
         until("some rows are done", lambda: mesh.batch(batch["id"])["request_counts"]["completed"] >= 10)
         own_triton.kill()

@@ -22,10 +22,12 @@ from postgres_fixture import PostgresServer
 def stage(request: pytest.FixtureRequest, haywain: Path) -> Iterator[Stage]:
     """Give one mesh for all scenes over a database."""
     url = ""
-    if request.param == "postgresql":
+    if request.param != "sqlite":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.database()
-    stage = Stage(haywain, url)
+    stage = Stage(
+        haywain, url, *(("--replicas", "scheduler=2", "--set", "scheduler.lease_seconds=2") if request.param == "two" else ())
+    )
     with stage.mesh:
         yield stage
 
@@ -52,7 +54,17 @@ def test_a_death_costs_nothing_over_postgresql(stage: Stage, case: Case) -> None
     getattr(AllScenes(stage, case), case.scene)()
 
 
-@pytest.mark.parametrize("stage", ["sqlite", "postgresql"], indirect=True, scope="module")
+TWO_CASES = [case for case in CASES if case.point.startswith("scheduler:") and case.scene in ("batch", "large", "cancel")]
+
+
+@pytest.mark.parametrize("case", TWO_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("stage", ["two"], indirect=True, scope="module")
+def test_a_death_of_one_of_two_schedulers_costs_nothing(stage: Stage, case: Case) -> None:
+    """The same."""
+    getattr(AllScenes(stage, case), case.scene)()
+
+
+@pytest.mark.parametrize("stage", ["sqlite", "postgresql", "two"], indirect=True, scope="module")
 def test_nothing_is_left_of_the_dead(stage: Stage) -> None:
     """Every batch ends and is settled, every file can be read, and a blob has a record, or an intent, or is young."""
     scene = AllScenes(stage, Case("", ""))
