@@ -44,8 +44,10 @@ def left_over(folder: Path, known: Collection[str], older_than: float) -> list[P
     """Find the results of batches that are not known, last changed before a Unix time. Blocking."""
     found = []
     for path in folder.glob("*"):
+        batch_id = path.name.removesuffix(".jsonl")
+        ours = _ID.fullmatch(batch_id) and (path.suffix == ".jsonl" or path.is_dir())
         with contextlib.suppress(FileNotFoundError):
-            if path.name.removesuffix(".jsonl") not in known and path.stat().st_mtime < older_than:
+            if ours and batch_id not in known and path.stat().st_mtime < older_than:
                 found.append(path)
     return found
 

@@ -90,8 +90,9 @@ class Shared:
 
         def changes(tx: Transaction) -> Changes:
             rows = tx.fetch("list_changes", since=since)
-            gone = [str(row["batch_id"]) for row in rows if row["gone"]]
-            states = [_state(tx, row["batch_id"]) for row in rows if not row["gone"]]
+            there = {str(row["batch_id"]) for row in rows if not row["gone"]}
+            gone = [str(row["batch_id"]) for row in rows if row["gone"] and row["batch_id"] not in there]
+            states = [_state(tx, batch_id) for batch_id in there]
             return Changes(states, gone, max((int(row["changed"]) for row in rows), default=since))
 
         return await self._database.read(changes)

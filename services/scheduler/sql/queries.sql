@@ -117,7 +117,8 @@ update change_number set number = number + 1 returning number
 update submissions set changed = :changed where batch_id = :batch_id
 
 -- name: insert_forgotten
-insert into forgotten (batch_id, changed) values (:batch_id, :changed) on conflict (batch_id) do nothing
+insert into forgotten (batch_id, changed) values (:batch_id, :changed)
+ on conflict (batch_id) do update set changed = excluded.changed
 
 -- name: drop_forgotten
 delete from forgotten where changed < :before
