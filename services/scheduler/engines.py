@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import contextvars
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import grpc
@@ -136,6 +136,13 @@ class Engines:
         if entry.link is not None:
             entry.link.draining = True
         return entry.status()
+
+    def drained(self, incarnations: Mapping[str, str]) -> None:
+        """Drain the engines that another scheduler was told to drain."""
+        for engine_id, incarnation in incarnations.items():
+            entry = self._entries.get(engine_id)
+            if entry is not None and not entry.draining and entry.engine.incarnation == incarnation:
+                self.drain(engine_id)
 
     def entries(self) -> list[Entry]:
         """List the engines by id."""

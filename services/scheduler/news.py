@@ -38,6 +38,8 @@ class News:
         """Called with a batch that another forgot."""
         self.changed: Callable[[Batch], None] = lambda batch: None
         """Called with a batch that is up to date again."""
+        self.drained: Callable[[Mapping[str, str]], None] = lambda incarnations: None
+        """Called with the engines that get nothing more, and which incarnation of each."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -45,6 +47,7 @@ class News:
             await asyncio.sleep(_POLL_SECONDS)
             try:
                 await self.look()
+                self.drained(await self._shared.drained())
             except errors.HaywainError as error:
                 _log.warning("news.failed", error=error.message)
 

@@ -89,6 +89,7 @@ class Scheduler:
         recorder.recorded = self._recorded
         self._checkpoints.finished = self._finished
         several.look = self._look
+        self._news.drained = self.engines.drained
         self._news.came, self._news.went, self._news.changed = self.intake.find, self._gone, self._changed
 
     @classmethod
@@ -209,6 +210,13 @@ class Scheduler:
         """Take an engine's registration or heartbeat."""
         if self.engines.register(engine):
             await self._store.put_engine(engine.engine_id, json_format.MessageToJson(engine, indent=None), self._clock.now())
+
+    async def drain(self, engine_id: str) -> pb.EngineStatus:
+        """Send an engine nothing more, and have the others do the same. Raises NotFound."""
+        status = self.engines.drain(engine_id)
+        if not self._alone:
+            await self._shared.drain(engine_id, status.engine.incarnation)
+        return status
 
     async def reach(self, call: Call) -> None:
         """Give engines a moment to find a scheduler that has just started beside another that has them all."""

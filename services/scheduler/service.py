@@ -108,7 +108,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def DrainEngine(self, request: pb.DrainEngineRequest, context: Any) -> pb.DrainEngineResponse:
         """Send an engine nothing more."""
-        return pb.DrainEngineResponse(engine=self._scheduler.engines.drain(request.engine_id))
+        return pb.DrainEngineResponse(engine=await self._scheduler.drain(request.engine_id))
 
     async def ListEngines(self, request: pb.ListEnginesRequest, context: Any) -> pb.ListEnginesResponse:
         """List the engines."""

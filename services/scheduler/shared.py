@@ -111,6 +111,16 @@ class Shared:
         """Tell whether a batch is in SQL."""
         return await self._database.read(lambda tx: tx.fetch_one("get_submission", batch_id=batch_id) is not None)
 
+    async def drain(self, engine_id: str, incarnation: str) -> None:
+        """Have every scheduler send an engine nothing more."""
+        await self._database.write(lambda tx: tx.execute("drain_engine", engine_id=engine_id, incarnation=incarnation))
+
+    async def drained(self) -> dict[str, str]:
+        """Tell which incarnations of engines are drained."""
+        return {
+            str(row["engine_id"]): str(row["drained"]) for row in await self._database.read(lambda tx: tx.fetch("list_drained"))
+        }
+
     async def drop_forgotten(self, newest: int) -> None:
         """Stop telling what was forgotten long ago."""
         await self._database.write(lambda tx: tx.execute("drop_forgotten", before=newest - _FORGOTTEN_KEPT))

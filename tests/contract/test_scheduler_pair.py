@@ -92,6 +92,21 @@ async def test_a_stop_at_one_stops_the_other(settings: Settings, url: str) -> No
         assert (await both.a.progress(batch_id)).counts.completed == 5
 
 
+async def test_a_drained_engine_is_drained_at_both(settings: Settings, url: str) -> None:
+    """One is told, and both send it nothing more; its next incarnation is another matter."""
+    async with pair(settings, url) as both:
+        await both.eb.register(both.a.stub)  # as real engines do
+        state = pb.EngineStatus.STATE_DRAINING
+        await rpc.call(both.a.stub.DrainEngine, pb.DrainEngineRequest(engine_id="eb"))
+        await eventually(lambda: both.b.scheduler.engines.entries()[0].status().state, lambda found: found == state)
+        await both.eb.revive(both.b.stub)
+        await eventually(lambda: both.b.scheduler.engines.entries()[0].status().state, lambda found: found != state)
+        batch_id = await both.b.submit(lines_of(3))
+        both.ea.respond = lambda _: None
+        await eventually(lambda: len(both.eb.sequences) + len(both.ea.sequences), lambda count: count >= 3)
+        assert batch_id
+
+
 async def test_a_zombie_records_nothing(settings: Settings, url: str) -> None:
     """A scheduler whose leases another took, and that doesn't know it yet, writes to its files; nobody ever reads that."""
     async with pair(settings, url, Ahead(0.0), b_lease=1.5) as both:

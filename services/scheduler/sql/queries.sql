@@ -94,6 +94,12 @@ delete from segments where batch_id = :batch_id
 insert into engines (engine_id, description, seen_at) values (:engine_id, :description, :now)
  on conflict (engine_id) do update set description = excluded.description, seen_at = excluded.seen_at
 
+-- name: drain_engine
+update engines set drained = :incarnation where engine_id = :engine_id
+
+-- name: list_drained
+select engine_id, drained from engines where drained <> ''
+
 -- name: list_engines
 select description from engines where seen_at > :since order by engine_id
 
