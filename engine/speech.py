@@ -58,6 +58,11 @@ class Manner(NamedTuple):
     opened: bool = False
     """whether the prompt opened it already"""
 
+    @property
+    def closings(self) -> list[str]:
+        """What ends a call, if anything does."""
+        return [self.dialect.closing] if self.dialect is not None and self.dialect.closing else []
+
 
 class Part(NamedTuple):
     """A piece of what was said."""

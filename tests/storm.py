@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
@@ -185,9 +185,16 @@ class Watcher(_Thread):
 class Weather:
     """What happens to the processes."""
 
-    def __init__(self, mesh: Mesh, dice: random.Random, restart_database: Callable[[float, int], None] | None) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        dice: random.Random,
+        restart_database: Callable[[float, int], None] | None,
+        processes: Sequence[str] = PROCESSES,
+    ) -> None:
         """`restart_database` takes it away by a signal for some seconds."""
         self._mesh = mesh
+        self._processes = processes
         self._dice = dice
         self._restart_database = restart_database
         self.faults: Counter[str] = Counter()
@@ -209,15 +216,15 @@ class Weather:
     def _strike(self, kind: str) -> None:
         match kind:
             case "kill":
-                self._mesh.kill(self._dice.choice(PROCESSES))
+                self._mesh.kill(self._dice.choice(self._processes))
             case "kill two":
-                self._mesh.kill(*self._dice.sample(PROCESSES, 2))
+                self._mesh.kill(*self._dice.sample(self._processes, 2))
             case "kill engine":
                 self._mesh.kill("engine")
             case "kill all":
-                self._mesh.kill(*PROCESSES)
+                self._mesh.kill(*self._processes)
             case "stop":
-                pid = self._mesh.pid(self._dice.choice(PROCESSES))
+                pid = self._mesh.pid(self._dice.choice(self._processes))
                 os.kill(pid, signal.SIGSTOP)
                 time.sleep(self._dice.choice([0.1, 0.5, 2.5]))
                 os.kill(pid, signal.SIGCONT)

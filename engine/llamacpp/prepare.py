@@ -21,7 +21,7 @@ from engine.llamacpp.reply import EmbeddingReply, Reply, TextReply
 from engine.llamacpp.vocabulary import Vocabulary
 from engine.prompt import ChatTemplate
 from engine.speech import THINK, THOUGHT, Manner, dialect_of
-from engine.tools import NamedChoice
+from engine.tools import NamedChoice, Tool
 from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import InvalidRequest
@@ -130,20 +130,23 @@ class Preparer:
             thinks=self._thinks,
             opened=self._thinks and self._opens(tokens),
         )
-        grammar = schema.gbnf(request.response_format)
-        choice = request.tool_choice
-        if manner.dialect is not None and (choice == "required" or isinstance(choice, NamedChoice)):
-            grammar = calls.gbnf(given, choice, manner.dialect, many=manner.most_calls == 0)
         prepared = self._prepared(request, [prompt], (request.top_logprobs or 0) if request.logprobs else -1)
         return msgspec.structs.replace(
             prepared,
             reply=functools.partial(ChatReply, manner),
-            grammar=self._usable(calls.after_reasoning(grammar) if grammar and manner.opened else grammar),
+            grammar=self._grammar(request, given, manner),
             shown=self._shown + (self._calling if given else []),
             mark=THOUGHT.encode() if self._thinks else b"",
-            stops=prepared.stops
-            + ([manner.dialect.closing.encode()] if manner.dialect and manner.dialect.closing and manner.most_calls else []),
+            # The one call that is wanted ends the answer.
+            stops=prepared.stops + [mark.encode() for mark in manner.closings if manner.most_calls],
         )
+
+    def _grammar(self, request: ChatRequest, given: list[Tool], manner: Manner) -> str:
+        """Give the grammar of an answer that must be JSON or calls, behind reasoning where the prompt began it."""
+        grammar, choice, param = schema.gbnf(request.response_format), request.tool_choice, "response_format"
+        if manner.dialect is not None and (choice == "required" or isinstance(choice, NamedChoice)):
+            grammar, param = calls.gbnf(given, choice, manner.dialect, many=manner.most_calls == 0), "tools"
+        return self._usable(calls.after_reasoning(grammar) if grammar and manner.opened else grammar, param)
 
     def _opens(self, tokens: list[int]) -> bool:
         """Tell whether a prompt ends with the beginning of the reasoning."""
@@ -154,9 +157,9 @@ class Preparer:
         """Find the tokens that are these texts."""
         return [special.token for special in self._vocabulary.specials() if special.text in texts and special.text]
 
-    def _usable(self, grammar: str) -> str:
+    def _usable(self, grammar: str, param: str = "response_format") -> str:
         if grammar and (reason := self._compiles(grammar)):
-            raise invalid.invalid_value("response_format", f"the schema's grammar can't be used: {reason}")
+            raise invalid.invalid_value(param, f"the schema's grammar can't be used: {reason}")
         return grammar
 
     def _completion(self, request: CompletionRequest) -> Prepared:

@@ -87,6 +87,7 @@ class Scheduler:
         """Use an open channel."""
         self._stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
         self._models: Gathered[None, list[engine_pb2.ModelDescription]] = Gathered(self._models_for_all, most=1_000)
+        self._pool: Gathered[None, scheduler_pb2.GetPoolStatusResponse] = Gathered(self._pool_for_all, most=1_000)
         self._submit = gathered_calls(self._submit_many, self._submit_one)
         self._seal = gathered_calls(self._seal_many, self._seal_one)
         self._forget = gathered_calls(self._forget_many, self._forget_one)
@@ -101,11 +102,14 @@ class Scheduler:
 
     async def pool(self) -> scheduler_pb2.GetPoolStatusResponse:
         """Tell how full the intake is, at once or not at all."""
+        return await self._pool(None)
+
+    async def _pool_for_all(self, askers: list[None]) -> Sequence[scheduler_pb2.GetPoolStatusResponse]:
         request = scheduler_pb2.GetPoolStatusRequest()
         answer: scheduler_pb2.GetPoolStatusResponse = await rpc.call(
             self._stub.GetPoolStatus, request, timeout=READ_SECONDS, wait=False
         )
-        return answer
+        return [answer] * len(askers)
 
     async def submit(self, request: scheduler_pb2.SubmitBatchRequest) -> None:
         """Hand a validated batch in; repeating it changes nothing."""

@@ -18,6 +18,7 @@ from haywain.engine.v1 import engine_pb2 as pb
 from haywain.settings import EngineSettings, LlamaCppSettings
 
 MODEL = "smollm2-135m-instruct"
+ENDPOINT = "/v1/chat/completions"
 QUESTIONS = [
     "Name the capital of France.",
     "What is water made of?",
@@ -80,7 +81,8 @@ async def asking(path: Path, **changes: Any) -> AsyncIterator[Any]:
             futures.append(emit.results[sequence_id])
             messages = [{"role": "system", "content": "You are a helpful assistant."}, {"role": "user", "content": question}]
             request = json.dumps({"model": MODEL, "messages": messages, "max_tokens": 32} | fields).encode()
-            backend.submit([pb.Sequence(sequence_id=sequence_id, model=MODEL, request=request, lane=pb.LANE_STANDARD)])
+            sequence = pb.Sequence(sequence_id=sequence_id, model=MODEL, endpoint=ENDPOINT, request=request, lane=pb.LANE_STANDARD)
+            backend.submit([sequence])
         return [json.loads(result.body) for result in await asyncio.wait_for(asyncio.gather(*futures), 200)]
 
     yield ask

@@ -14,7 +14,7 @@ from haywain.settings import TritonContractSettings
 
 async def test_a_full_queue_is_backpressure_and_no_failure(triton: TritonServer) -> None:
     """A model that queues one request and is sent twelve answers all twelve."""
-    async with started(settings(triton, "narrow", slots=12)) as running:
+    async with started(settings(triton, "narrow", slots=12, hold_seconds=300)) as running:
         numbers = [running.submit(COMPLETIONS, prompt=f"[ms=30] omicron {n}") for n in range(12)]
         results = [await running.end(number) for number in numbers]
     assert [result.status_code for result in results] == [200] * 12
@@ -90,7 +90,7 @@ async def _answers(running: Running, prompt: str) -> None:
 
 async def test_a_model_that_is_unloaded_and_loaded_again_goes_on(triton: TritonServer) -> None:
     """Rows wait while their model isn't loaded, and run when it is; a synchronous request is told within seconds."""
-    async with started(settings(triton, "ensemble_old")) as running:
+    async with started(settings(triton, "ensemble_old", hold_seconds=300)) as running:
         await _answers(running, "chi")
         await asyncio.to_thread(triton.unload, "ensemble_old")
         waiting = [running.submit(COMPLETIONS, prompt=f"chi {n}") for n in range(10)]
@@ -104,7 +104,7 @@ async def test_a_model_that_comes_back_with_other_tensors_ends_the_engine(triton
     """It is started again, and describes what is there then."""
     config = triton.folder / "models" / "ensemble_old" / "config.pbtxt"
     before = config.read_text("utf-8")
-    async with started(settings(triton, "ensemble_old")) as running:
+    async with started(settings(triton, "ensemble_old", hold_seconds=300)) as running:
         await asyncio.to_thread(triton.unload, "ensemble_old")
         running.submit(COMPLETIONS, prompt="omega")
         config.write_text(before.replace('name: "random_seed"', 'name: "other_seed"'), "utf-8")
@@ -121,7 +121,7 @@ async def test_a_model_that_comes_back_with_other_tensors_ends_the_engine(triton
 async def test_a_dead_model_process_burns_no_rows(own_triton: TritonServer) -> None:
     """Triton calls a model ready whose process died: what ran and what waits is kept, and runs once it is loaded again."""
     await asyncio.to_thread(own_triton.start, "vllm_mock")
-    async with started(settings(own_triton, "vllm_mock", slots=4)) as running:
+    async with started(settings(own_triton, "vllm_mock", slots=4, hold_seconds=300)) as running:
         await _answers(running, "first")
         deadly = running.submit(COMPLETIONS, prompt="[die]")
         numbers = [running.submit(COMPLETIONS, prompt=f"[ms=300] alive {n}") for n in range(3)]
@@ -138,7 +138,7 @@ async def test_a_row_that_kills_its_model_again_and_again_fails_alone(own_triton
     """The third time, with nothing beside it, the row is told what it does; all others are answered."""
     await asyncio.to_thread(own_triton.start, "custom")
     contract = TritonContractSettings(prompt="QUESTION", text="ANSWER")
-    async with started(settings(own_triton, "custom", slots=2, contract=contract)) as running:
+    async with started(settings(own_triton, "custom", slots=2, hold_seconds=300, contract=contract)) as running:
         deadly = running.submit(COMPLETIONS, prompt="[die]")
         others = [running.submit(COMPLETIONS, prompt=f"other {n}") for n in range(6)]
         for _ in range(3):

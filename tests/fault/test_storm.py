@@ -10,13 +10,13 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conservation import assert_conserved
-from mesh import Mesh, until
+from mesh import PROCESSES, Mesh, until
 from postgres_fixture import PostgresServer
 from storm import Client, Ledger, Watcher, Weather
 
@@ -29,7 +29,9 @@ CLIENTS = 3
 LONG_AGO = 86_400.0 * 30
 
 
-def storm(mesh: Mesh, seconds: float, restart_database: Callable[[float, int], None] | None = None) -> Ledger:
+def storm(
+    mesh: Mesh, seconds: float, restart_database: Callable[[float, int], None] | None = None, processes: Sequence[str] = PROCESSES
+) -> Ledger:
     """Let it blow, and wait for the calm."""
     seed = os.environ.get("HAYWAIN_STORM_SEED") or str(random.randrange(1 << 32))
     sys.stderr.write(f"HAYWAIN_STORM_SEED={seed}\n")
@@ -37,7 +39,7 @@ def storm(mesh: Mesh, seconds: float, restart_database: Callable[[float, int], N
     people = [*(Client(mesh, ledger, f"{seed}-{n}") for n in range(CLIENTS)), Watcher(mesh, ledger, f"{seed}-watcher")]
     for one in people:
         one.start()
-    weather = Weather(mesh, random.Random(seed), restart_database)
+    weather = Weather(mesh, random.Random(seed), restart_database, processes)
     try:
         weather.blow(seconds)
     finally:
@@ -125,3 +127,13 @@ def test_storm_over_postgresql(haywain: Path, server: PostgresServer) -> None:
         ledger = storm(mesh.start(*TERMS, "--set", f"db.url={url}"), SECONDS / 2, restart)
         settled(mesh, ledger)
         tidy(mesh, lambda service, query: {str(row[0]) for row in mesh.sql(service, query, url)})
+
+
+def test_storm_over_two_schedulers(haywain: Path, server: PostgresServer) -> None:
+    """The same with two schedulers, which take over from each other, and die and stand still each by itself."""
+    with Mesh(haywain) as mesh:
+        mesh.take_orders(mesh.data / "orders")
+        url = server.database()
+        terms = (*TERMS, "--replicas", "scheduler=2", "--set", "scheduler.lease_seconds=2", "--set", f"db.url={url}")
+        ledger = storm(mesh.start(*terms), SECONDS / 2, processes=(*PROCESSES, "scheduler-2"))
+        settled(mesh, ledger)
