@@ -99,7 +99,9 @@ def _add_engines(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     engines.add_argument("--address", default="127.0.0.1:10900", metavar="HOST:PORT", help="the mesh (%(default)s)")
     engines.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait until the drained engine runs nothing")
     engines.add_argument("--model", default="", metavar="ID", help="of check: which model to ask (the first)")
-    engines.add_argument("--seconds", type=float, default=60.0, help="of check: how long at most (%(default)s)")
+    engines.add_argument(
+        "--seconds", type=float, default=60.0, help="of check: how long at most; more for a slow model (%(default)s)"
+    )
     engines.add_argument("--json", action="store_true", help="of check: print one JSON object")
 
 

@@ -114,7 +114,7 @@ class BatchScenes(Scene):
             (batch["metadata"] or {}).get("name") for batch in self.mesh.ask("GET", "/v1/batches").json()["data"]
         ]
         until("its files are gone", lambda: {file["id"] for file in self.files()} == files)
-        until("its intent is over", lambda: not self.stage.sql("batches", "select batch_id from intents"))
+        until("its intent is over", lambda: not self.stage.sql("batches", "select batch_id from intents where created_at = 0"))
 
     def answered_late(self) -> None:
         """A batch whose good answer isn't told to the service in the life that made it."""

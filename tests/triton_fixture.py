@@ -114,8 +114,7 @@ class TritonServer:
         self.log.touch()
         self.port, self.http_port = free_port(), free_port()
         self.url = f"127.0.0.1:{self.port}"
-        if reason := _impossible():
-            pytest.skip(reason)
+        assert not (reason := _impossible()), reason
         self._home = _unpacked()
         self._programs = _environment(folder / "env", self._home)
         self.more = more

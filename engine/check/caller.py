@@ -13,10 +13,8 @@ import grpc
 from engine.check.rule import Broken
 from haywain.engine.v1 import engine_pb2 as pb
 
-__all__ = ["PATIENCE_SECONDS", "Caller", "calling"]
+__all__ = ["Caller", "calling"]
 
-PATIENCE_SECONDS = 8.0
-"""how long anything may take that the engine owes"""
 _CLOSING_SECONDS = 1.0
 
 
@@ -139,7 +137,7 @@ class Caller:
 
 
 @contextlib.asynccontextmanager
-async def calling(stub: Any, patience: float = PATIENCE_SECONDS) -> AsyncIterator[Caller]:
+async def calling(stub: Any, patience: float) -> AsyncIterator[Caller]:
     """Open a stream for a block; what still runs at its end is cancelled."""
     caller = Caller(stub, patience)
     try:

@@ -28,7 +28,7 @@ async def credits_return(target: Target) -> None:
     async with target.calling() as caller:
         await caller.until(lambda: caller.credits, "credits")
         before = caller.credits
-        count = min(before, 4)
+        count = min(before, 2)
         await caller.run(*(target.short() for _ in range(count)))
         await caller.until(lambda: caller.credits >= before + count, f"{count} credits back for {count} results")
         await caller.close()

@@ -20,7 +20,8 @@ __all__ = ["RULES", "SECONDS", "Report", "check"]
 
 RULES: list[Rule] = [*describing.RULES, *crediting.RULES, *answering.RULES, *refusing.RULES, *stopping.RULES]
 SECONDS = 60.0
-_RULE_SECONDS = 12.0
+_RULE_PART, _PATIENCE_PART = 1 / 5, 1 / 8
+"""of the whole time: what one rule may take at most, and what one answer may"""
 _CONNECT_SECONDS = 5.0
 
 
@@ -39,7 +40,9 @@ class Report(msgspec.Struct, frozen=True):
 async def check(
     address: str, *, model: str = "", seconds: float = SECONDS, tell: Callable[[Outcome], None] = lambda _: None
 ) -> Report:
-    """Check the engine at a gRPC target, in about `seconds` at most; `tell` gets each outcome as it is known.
+    """Check the engine at a gRPC target, in about `seconds` at most, an eighth of that for any answer.
+
+    `tell` gets each outcome as it is known.
 
     Raises Unavailable when nothing listens there, SettingsError when the engine has no such model.
     """
@@ -51,8 +54,8 @@ async def check(
             raise errors.Unavailable(f"Nothing answers at {address}.") from None
         stub: Any = engine_pb2_grpc.EngineServiceStub(channel)
         try:
-            engine = await describing.described(stub, min(_RULE_SECONDS, seconds))
-            target = _target(channel, stub, engine, model)
+            engine = await describing.described(stub, seconds * _PATIENCE_PART)
+            target = _target(channel, stub, engine, model, seconds * _PATIENCE_PART)
         except Broken as broken:
             first = Outcome(name(RULES[0]), title(RULES[0]), "fail", 0.0, broken.expected, broken.seen)
             rest = [Outcome(name(one), title(one), "fail", 0.0, "a description", "none") for one in RULES[1:]]
@@ -61,14 +64,14 @@ async def check(
             return Report(address, "", "", model, "", False, [first, *rest])
         outcomes = []
         for rule in RULES:
-            outcome = await _follow(rule, target, min(_RULE_SECONDS, until - time.monotonic()))
+            outcome = await _follow(rule, target, min(seconds * _RULE_PART, until - time.monotonic()))
             outcomes.append(outcome)
             tell(outcome)
     passed = all(outcome.outcome != "fail" for outcome in outcomes)
     return Report(address, engine.engine_id, engine.backend, target.model.model, target.endpoint, passed, outcomes)
 
 
-def _target(channel: Any, stub: Any, engine: pb.Engine, model: str) -> Target:
+def _target(channel: Any, stub: Any, engine: pb.Engine, model: str, patience: float) -> Target:
     """Choose what is asked: the model named, or the first one; chat where it has it."""
     if not engine.models:
         raise Broken("at least one model", "none")
@@ -79,7 +82,7 @@ def _target(channel: Any, stub: Any, engine: pb.Engine, model: str) -> Target:
     endpoint = next((one for one in openai.ENDPOINTS if one in chosen.endpoints), "")
     if not endpoint:
         raise Broken(f"one of {', '.join(openai.ENDPOINTS)} at {chosen.model!r}", ", ".join(chosen.endpoints) or "none")
-    return Target(channel, stub, engine, chosen, endpoint)
+    return Target(channel, stub, engine, chosen, endpoint, patience)
 
 
 async def _follow(rule: Rule, target: Target, seconds: float) -> Outcome:

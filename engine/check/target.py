@@ -8,31 +8,33 @@ import json
 import time
 from typing import Any
 
-from engine.check.caller import PATIENCE_SECONDS, Caller, calling
+from engine.check.caller import Caller, calling
 from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
 
-__all__ = ["CHAT", "COMPLETIONS", "EMBEDDINGS", "MOST_SEQUENCES", "Target", "piece_text", "text"]
+__all__ = ["CHAT", "COMPLETIONS", "EMBEDDINGS", "MOST_SEQUENCES", "SHORT_TOKENS", "Target", "piece_text", "text"]
 
 CHAT, COMPLETIONS, EMBEDDINGS = openai.ENDPOINTS
 MOST_SEQUENCES = 64
 """that a check has at the engine at a time: others work with it, too"""
-_LONG_WORDS = 90
+_LONG_WORDS = 50
 _LONG_TOKENS = 200
-_SHORT_TOKENS = 8
+SHORT_TOKENS = 4
 
 
 class Target:
     """The engine at the other end of a channel, and the model that the rules ask."""
 
-    def __init__(self, channel: Any, stub: Any, engine: pb.Engine, model: pb.ModelDescription, endpoint: str) -> None:
-        """`endpoint` is the one that the rules use."""
+    def __init__(
+        self, channel: Any, stub: Any, engine: pb.Engine, model: pb.ModelDescription, endpoint: str, patience: float
+    ) -> None:
+        """`endpoint` is the one that the rules use; `patience` how long, in seconds, anything may take that the engine owes."""
         self.channel = channel
         self.stub = stub
         self.engine = engine
         self.model = model
         self.endpoint = endpoint
-        self.patience = PATIENCE_SECONDS
+        self.patience = patience
         self._ids = itertools.count(1)
 
     def calling(self) -> contextlib.AbstractAsyncContextManager[Caller]:
@@ -50,7 +52,7 @@ class Target:
 
     def short(self, said: str = "Say hello.", **given: Any) -> pb.Sequence:
         """Make a sequence that is soon done. `more` goes into its body, `body` is the whole of it; its deadline is in `seconds`."""
-        return self._sequence(said, _SHORT_TOKENS, **given)
+        return self._sequence(said, SHORT_TOKENS, **given)
 
     def long(self, rule: str, **given: Any) -> pb.Sequence:
         """Make one that takes a model as long as its `max_tokens` allow, and anything that repeats its prompt long, too.

@@ -84,7 +84,7 @@ class Liar(engine_pb2_grpc.EngineServiceServicer):
 async def lying(kind: type[Liar], **echo: Any) -> AsyncIterator[str]:
     """Serve a liar; its address."""
     folder = Path(tempfile.mkdtemp(prefix="hw", dir="/tmp"))
-    settings = {"slots": 3, "ms_per_token": 20, "hang_containing": "broken_stream", **echo}
+    settings = {"slots": 3, "ms_per_token": 30, "hang_containing": "broken_stream", **echo}
     try:
         async with engine_with(folder, **settings) as running:
             liar = kind(running.stub)

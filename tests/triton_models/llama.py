@@ -54,6 +54,8 @@ class TritonPythonModel:
                 sender.send(pb_utils.InferenceResponse(error=told), flags=end)
 
     def answer(self, request, sender):
+        if sender.is_cancelled():
+            return
         given = {tensor.name(): tensor.as_numpy().ravel()[0] for tensor in request.inputs()}
         sampling = json.loads(given.get("sampling_parameters", b"{}"))
         prompt = self.model.tokenize(given["text_input"], special=True)
