@@ -8,9 +8,8 @@ either of the two is a zombie whenever that can hurt. What a scheduler knows may
       ▲                 │ expire, claimed by the other: fenced              ▲             │ expired, taken by the other: fenced
       └─────────────────┘                                                   └─────────────┘
 
-A fault is a lease or a turn that ends while its holder works on, a crash, or a commit whose answer is lost. `explore` goes through
-all states breadth-first and tells the shortest way to one that breaks an invariant (after a step the two may have changed names: a
-state and its mirror image are one). `Rules` takes a piece of the protocol away, to see that it is needed.
+A fault is a lease or a turn that ends while its holder works on, a crash, or a commit whose answer is lost. `Rules` takes a piece
+of the protocol away, to see that it is needed. lease_explorer.py goes through it all.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["STATEMENTS", "Broken", "Explored", "Rules", "State", "explore"]
+__all__ = ["STATEMENTS", "Rows", "Rules", "Scheduler", "Shard", "State", "Step", "steps", "union"]
 
 Rows = int
 """A set of rows, a bit each."""
@@ -113,7 +112,7 @@ class State(NamedTuple):
     @property
     def recorded(self) -> Rows:
         """Give the rows with a committed line."""
-        return _union(segment.rows for segment in self.segments)
+        return union(segment.rows for segment in self.segments)
 
     @property
     def ended(self) -> bool:
@@ -121,104 +120,15 @@ class State(NamedTuple):
         return self.stopped or all(shard.state == 2 for shard in self.shards)
 
 
-class Broken(Exception):
-    """An invariant doesn't hold; the message says which, and how it came to that."""
-
-
-class Explored(NamedTuple):
-    """What was seen."""
-
-    states: int
-    transitions: int
-    sealed: int
-    """States in which the batch is sealed."""
-
-
 Step = tuple[str, State]
-
-
-def explore(rules: Rules, shards: tuple[Rows, ...], faults: int) -> Explored:
-    """Go through all states of a batch with these shards and so many faults at most. Raises Broken."""
-    start = State(tuple(map(Shard, shards)), (Scheduler(), Scheduler()), faults)
-    everything = _union(shards)
-    came: dict[State, tuple[str, State] | None] = {start: None}
-    ways: dict[State, list[State]] = {}
-    layer, transitions = [start], 0
-    while layer:
-        following = []
-        for state in layer:
-            ways[state] = mine = []
-            for label, reached in _steps(state, rules):
-                transitions += 1
-                if (wrong := _wrong(everything, state, reached)) is not None:
-                    raise Broken(f"{wrong}: {' · '.join([*_way(came, state), label])}")
-                new = _mirrored(reached)
-                mine.append(new)
-                if new not in came:
-                    came[new] = (label, state)
-                    following.append(new)
-        layer = following
-    sealed = [state for state in came if state.sealed is not None]
-    if stuck := came.keys() - _leading_to(sealed, ways):
-        raise Broken(f"the batch can't be sealed any more: {' · '.join(_way(came, next(iter(stuck))))}")
-    return Explored(len(came), transitions, len(sealed))
-
-
-def _mirrored(state: State) -> State:
-    """Give the one of a state and its mirror image that stands for both: it doesn't matter which scheduler is which."""
-    one, two = state.schedulers
-    return state if one <= two else state._replace(schedulers=(two, one))
-
-
-def _wrong(everything: Rows, before: State, after: State) -> str | None:
-    """Say which invariant a step breaks; `everything` are the batch's rows."""
-    recorded = after.recorded
-    if sum(segment.rows.bit_count() for segment in after.segments) + after.extra != recorded.bit_count():
-        return "a row is recorded twice"
-    if before.recorded & ~recorded or _union(shard.rows for shard in after.shards) != everything:
-        return "a recorded row is lost"
-    if after.sealed is not None and after.seals > 1:
-        return "the batch is sealed twice"
-    if after.sealed is not None and after.sealed != recorded:
-        return "what is sealed is not what is recorded"
-    if after.sealed is not None and not after.stopped and after.sealed != everything:
-        return "rows are missing in what is sealed"
-    return None
-
-
-def _union(some: Iterable[Rows]) -> Rows:
-    found = 0
-    for rows in some:
-        found |= rows
-    return found
-
-
-def _way(came: dict[State, tuple[str, State] | None], state: State) -> list[str]:
-    way = []
-    while (step := came[state]) is not None:
-        label, state = step
-        way.append(label)
-    return way[::-1]
-
-
-def _leading_to(ends: list[State], ways: dict[State, list[State]]) -> set[State]:
-    back: dict[State, list[State]] = {}
-    for state, following in ways.items():
-        for new in following:
-            back.setdefault(new, []).append(state)
-    found, look = set(ends), list(ends)
-    while look:
-        for state in back.get(look.pop(), ()):
-            if state not in found:
-                found.add(state)
-                look.append(state)
-    return found
+"""What happens, and what comes of it."""
 
 
 # -- the transitions ----------------------------------------------------------------------------------------------------------
 
 
-def _steps(state: State, rules: Rules) -> Iterator[Step]:
+def steps(state: State, rules: Rules) -> Iterator[Step]:
+    """Yield everything that can happen next."""
     if not state.stopped and state.sealed is None:
         yield "stop", state._replace(stopped=True)
     for at, shard in enumerate(state.shards):
@@ -319,8 +229,16 @@ def _seal(state: State, rules: Rules, who: int) -> Iterator[Step]:
         yield f"{who} seals", new
 
 
+def union(some: Iterable[Rows]) -> Rows:
+    """Put sets together."""
+    found = 0
+    for rows in some:
+        found |= rows
+    return found
+
+
 def _recorded_of(state: State, at: int) -> Rows:
-    return _union(segment.rows for segment in state.segments if segment.shard == at)
+    return union(segment.rows for segment in state.segments if segment.shard == at)
 
 
 def _bits(rows: Rows) -> list[Rows]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from haywain.db import Queries
-from services.scheduler.lease_model import STATEMENTS, Broken, Rules, explore
+from services.scheduler.lease_explorer import Broken, explore
+from services.scheduler.lease_model import STATEMENTS, Rules
 
 SQL = Path(__file__).parents[2] / "services" / "scheduler" / "sql"
 
