@@ -42,9 +42,8 @@ async def check(
 ) -> Report:
     """Check the engine at a gRPC target, in about `seconds` at most, an eighth of that for any answer.
 
-    `tell` gets each outcome as it is known.
-
-    Raises Unavailable when nothing listens there, SettingsError when the engine has no such model.
+    `tell` gets each outcome as it is known. Raises Unavailable when nothing listens there,
+    SettingsError when the engine has no such model.
     """
     until = time.monotonic() + seconds
     async with rpc.channel(address) as channel:
