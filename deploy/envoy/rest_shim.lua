@@ -8,6 +8,12 @@ local ANSWER_LOST = '{"error":{"message":"The batch %s was created, but the answ
   '"type":"invalid_request_error","param":null,"code":"answer_lost"}}'
 local GENERIC = "The server had an error while processing your request."
 
+do -- Every Lua begins with the same numbers: two Envoys would give creations the same ids, and one batch to two clients.
+  local source = assert(io.open("/dev/urandom", "rb"))
+  math.randomseed(tonumber((source:read(6):gsub(".", function(byte) return ("%02x"):format(byte:byte()) end)), 16))
+  source:close()
+end
+
 local function strip(headers, outside)
   local doomed = {}
   for name, _ in pairs(headers) do

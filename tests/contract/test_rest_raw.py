@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import shutil
 import socket
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
+from mesh import free_port, until
 from msgspec.structs import replace
 from rest_seam import RestMesh
 
 from gateway import envoy
+from haywain.settings import Settings
 
 CLOSE = b"connection: close\r\n"
 
@@ -74,6 +79,30 @@ def test_request_id_that_is_no_ascii(rest_mesh: RestMesh) -> None:
     status, headers, _ = _raw(rest_mesh, b"GET /health HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"x-request-id: \xc3\xbc\r\n\r\n")
     assert status == 200
     assert headers["x-request-id"].startswith("req_")
+
+
+def _first_made_id(settings: Settings) -> str:
+    """Start an Envoy; the random digits of the first id that it makes."""
+    settings = replace(settings, envoy=replace(settings.envoy, port=free_port()))
+    with subprocess.Popen(envoy.command(settings), stderr=subprocess.DEVNULL) as process:
+        try:
+            url = f"http://127.0.0.1:{settings.envoy.port}/nowhere"
+            return str(until("Envoy answers", lambda: _made_id(url)))[-16:]
+        finally:
+            process.terminate()
+
+
+def _made_id(url: str) -> str | None:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(url, headers={"x-request-id": "not one"}, trust_env=False).headers["x-request-id"]
+    return None
+
+
+def test_no_two_envoys_make_the_same_ids(tmp_path: Path) -> None:
+    """Ids of requests and creations don't depend on how many an Envoy made before: two of them would give two clients one batch."""
+    made = [_first_made_id(Settings(data_dir=str(tmp_path / name))) for name in "ab"]
+    assert re.fullmatch("[0-9a-f]{16}", made[0])
+    assert made[0] != made[1]
 
 
 def test_head_answers_have_no_body(rest_mesh: RestMesh) -> None:
