@@ -65,7 +65,7 @@ class Metrics:
         if self._gathering is None or self._gathering.done():
             self._gathering = asyncio.create_task(self._gather())
         merged = await asyncio.shield(self._gathering)
-        encode, content_type = choose_encoder(header(context, "accept"))
+        encode, content_type = _encoder(header(context, "accept"))
         return httpbody_pb2.HttpBody(content_type=content_type, data=encode(merged))
 
     async def close(self) -> None:
@@ -105,6 +105,14 @@ class Metrics:
     async def _close(self, keep: Iterable[str]) -> None:
         for address in self._channels.keys() - set(keep):
             await self._channels.pop(address).close()
+
+
+def _encoder(accept: str) -> tuple[Callable[[Any], bytes], str]:
+    """Choose a format by what the caller accepts: the plain one for a version that is no number, which can't be compared."""
+    try:
+        return choose_encoder(accept)
+    except TypeError:
+        return choose_encoder("")
 
 
 async def _ask(channel: grpc.aio.Channel) -> telemetry_pb2.CollectResponse | None:

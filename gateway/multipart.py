@@ -69,7 +69,7 @@ class Form:
             for _ in (parser or _parser("")).parse(b""):
                 pass  # end of input: raises unless the closing boundary was seen
         except MultipartError as error:
-            raise errors.InvalidRequest(f"The body is not valid multipart/form-data: {error}.") from None
+            raise errors.InvalidRequest(f"The body is not valid multipart/form-data: {error.args[0]}.") from None
         if self._content not in self._seen:
             message = f"Missing required parameter: '{self._content}'."
             raise errors.InvalidRequest(message, code="missing_required_parameter", param=self._content)

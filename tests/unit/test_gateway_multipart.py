@@ -101,3 +101,10 @@ async def test_no_form_is_no_form(content_type: str) -> None:
 def test_names_lose_folders_and_controls(given_name: str, kept: str) -> None:
     """A file name is its last component, without control characters."""
     assert plain_name(given_name) == kept
+
+
+async def test_a_name_that_is_no_utf8() -> None:
+    """A file name in another encoding is refused in words, not with an exception's innards."""
+    body = part("file", b"x", "N").replace(b"N", "ü.jsonl".encode("latin-1"))
+    with pytest.raises(errors.InvalidRequest, match=r"^The body is not valid multipart/form-data: [a-zA-Z ]+\.$"):
+        await read(body + b"--b--\r\n")
