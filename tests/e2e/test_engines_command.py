@@ -57,11 +57,23 @@ def test_a_drained_engine_ends_its_rows_and_the_rest_waits_for_another(haywain: 
         assert {line["response"]["x_provenance"]["engine"] for line in output} == {"engine-0", "engine-1"}
 
 
+def test_an_engine_is_checked_a_line_a_rule(mesh: Mesh) -> None:
+    """`check` prints what holds and what can't be seen, and a line that sums up."""
+    done = engines(mesh, "check", f"unix:{mesh.data}/run/engine.sock")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert lines[0].startswith("pass  describe        DescribeEngine names the engine")
+    assert lines[-1].startswith("engine-0 (echo), echo at /v1/chat/completions: ")
+    assert " 0 failed, " in lines[-1]
+    assert {line.split()[0] for line in lines[:-1]} <= {"pass", "skip"}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["drain", "nope"], "No engine found with id 'nope'."),
         (["drain"], "drain needs an ENGINE"),
+        (["check"], "check needs an ENGINE"),
         (["list", "engine-0"], "list takes no ENGINE"),
     ],
 )

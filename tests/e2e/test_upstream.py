@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import openai
@@ -47,12 +48,15 @@ def test_a_batch_and_a_stream_on_a_real_llama_server(haywain: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_haywain_behind_haywain_may_die(haywain: Path) -> None:
-    """A mesh whose upstream is another mesh finishes its batch after that one was killed with everything in it, and came back."""
+    """A mesh whose upstream is another mesh keeps the rules of engines; its batch ends after that one was killed and came back."""
     rows = [chat_row(f"row-{number}") for number in range(200)]
     with Mesh(haywain) as behind, Mesh(haywain) as mesh:
         slow = ("--engine", "echo", "--set", "engine.echo.slots=8", "--set", "engine.echo.ms_per_row=40")
         behind.start(*slow)
         mesh.start("--engine", "upstream", "--set", f"engine.upstream.url=http://127.0.0.1:{behind.port}/v1")
+        check = [str(haywain), "engines", "check", f"unix:{mesh.data}/run/engine.sock"]
+        checked = subprocess.run(check, capture_output=True, text=True, timeout=120, check=False)
+        assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
         created = mesh.create(rows)
         until("a row has ended", lambda: mesh.batch(created["id"])["request_counts"]["completed"])
         behind.kill_everything()
