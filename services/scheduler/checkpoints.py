@@ -28,6 +28,7 @@ class Checkpoints:
         self._seconds = seconds
         self._dirty: set[Batch] = set()
         self._soon = asyncio.Event()
+        self._turn = asyncio.Lock()
         self.finished: Callable[[Batch], None] = lambda batch: None
         """Called when shards of a batch were finished."""
 
@@ -49,7 +50,11 @@ class Checkpoints:
                 await self.commit()
 
     async def commit(self) -> None:
-        """Commit all news; tried again until it is in the database."""
+        """Commit all news; tried again until it is in the database. One after the other: a shard's end comes last."""
+        async with self._turn:
+            await self._commit()
+
+    async def _commit(self) -> None:
         dirty, self._dirty = self._dirty, set()
         pieces = [piece for batch in dirty if not batch.forgotten for piece in self._ledger.segments(batch)]
         if not pieces:

@@ -72,16 +72,19 @@ class Claims:
         places = [(batch.index, one.rows) for (batch, _, _), claimed in zip(live, answers, strict=True) for one in claimed]
         indexes = iter(await asyncio.to_thread(_read, places))
         for (batch, model, _), claimed in zip(live, answers, strict=True):
-            for one in claimed:
-                await self._hold(batch, model, one, next(indexes))
-            if claimed:
+            if sum([await self._hold(batch, model, one, next(indexes)) for one in claimed]):
                 batch.claiming.discard(model)
                 self.changed(batch, model)
             else:  # others hold what is left; their leases may expire
                 self._later(self._lease_seconds / 3, batch, model)
 
-    async def _hold(self, batch: Batch, model: str, claimed: Claimed, index: bytes) -> None:
-        held = Held(batch, model, claimed, await self._ledger.hold(batch, claimed))
+    async def _hold(self, batch: Batch, model: str, claimed: Claimed, index: bytes) -> bool:
+        """Take a shard over; False when its results can't be read, which is no other shard's trouble: its lease expires."""
+        try:
+            held = Held(batch, model, claimed, await self._ledger.hold(batch, claimed))
+        except (errors.HaywainError, OSError, ValueError) as error:
+            _log.error("shard.not_held", batch_id=batch.batch_id, shard=claimed.shard, error=str(error))
+            return False
         held.load(index)
         if batch.held.get(claimed.shard) is None:
             batch.queued_shards[model] = max(0, batch.queued_shards.get(model, 0) - 1)
@@ -89,6 +92,7 @@ class Claims:
             batch.held[claimed.shard].lost = True  # our own lease had expired
             batch.held[claimed.shard].let_go()
         batch.held[claimed.shard] = held
+        return True
 
     async def _renew_on(self) -> None:
         while True:

@@ -83,6 +83,7 @@ class Engines:
         self._entries: dict[str, Entry] = {}
         self._group: asyncio.TaskGroup | None = None
         self._swept = clock.monotonic()
+        self._drained: Mapping[str, str] = {}
         self.registered = asyncio.Event()
         """An engine registered in this life of the scheduler."""
 
@@ -118,6 +119,7 @@ class Engines:
         _log.info("engine.registered", engine_id=engine.engine_id, incarnation=engine.incarnation, address=engine.address)
         self._entries[engine.engine_id] = new = Entry(engine, now, entry.status().ended if entry else 0)
         new.draining = entry is not None and entry.draining and entry.engine.incarnation == engine.incarnation
+        new.draining = new.draining or self._drained.get(engine.engine_id) == engine.incarnation
         self._connect(new)
         return True
 
@@ -138,7 +140,8 @@ class Engines:
         return entry.status()
 
     def drained(self, incarnations: Mapping[str, str]) -> None:
-        """Drain the engines that another scheduler was told to drain."""
+        """Drain the engines that were to be drained: by another scheduler, or in an earlier life of this one."""
+        self._drained = incarnations
         for engine_id, incarnation in incarnations.items():
             entry = self._entries.get(engine_id)
             if entry is not None and not entry.draining and entry.engine.incarnation == incarnation:
@@ -206,9 +209,10 @@ class Engines:
         finally:
             call.cancel()
             entry.ended += link.ended
-            entry.link = None
-            if entry.state != _State.STATE_LOST:
-                entry.state = _State.STATE_CONNECTING
+            if entry.link is link:  # else the engine came back before this stream had ended
+                entry.link = None
+                if entry.state != _State.STATE_LOST:
+                    entry.state = _State.STATE_CONNECTING
             self._returns.lost(link, in_order=in_order or entry.replaced)
 
     async def _read(self, entry: Entry, link: Link, call: Any) -> None:

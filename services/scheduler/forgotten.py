@@ -21,8 +21,13 @@ _ORDER = "order.json"
 
 
 def keep(folder: Path, batch_id: str, pieces: Sequence[Piece]) -> None:
-    """Note in what order a batch's results are to be read, and have them stay for a while from now on. Blocking."""
+    """Note in what order a batch's results are to be read, and have them stay for a while from now on. Blocking.
+
+    Without any, what was noted before stays: another forgot the batch at the same time, and SQL has nothing of it any more.
+    """
     inside = folder / batch_id
+    if not pieces and (inside / _ORDER).exists():
+        return
     with contextlib.suppress(FileNotFoundError):  # nothing was recorded
         scratch = inside / f".{_ORDER}.{os.getpid()}"
         scratch.write_bytes(msgspec.json.encode(pieces))

@@ -69,7 +69,10 @@ class Ledger(Protocol):
         """
 
     async def seal_turn(self, batch: Batch) -> int:
-        """Wait until this scheduler may seal a batch, alone; gives the number of its turn, 0 when the batch is sealed by now."""
+        """Wait until this scheduler may seal a batch, alone; gives the number of its turn, 0 when the batch is sealed by now.
+
+        Raises BatchMissing when it was forgotten meanwhile.
+        """
 
     async def keep_turn(self, batch: Batch, turn: int) -> None:
         """Keep the turn, until cancelled."""

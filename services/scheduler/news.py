@@ -29,7 +29,8 @@ class News:
         self._batches = batches
         self._clock = clock
         self._turn = asyncio.Lock()
-        self._looks = 0
+        self._begun = self._done = 0
+        """Looks, by number."""
         self.seen = 0
         """The number of the last change that was seen."""
         self.came: Callable[[str], Awaitable[None]] | None = None
@@ -52,12 +53,13 @@ class News:
                 _log.warning("news.failed", error=error.message)
 
     async def look(self) -> None:
-        """See what has changed by now. Raises Unavailable. Those who ask at the same time share a look."""
-        mine = self._looks + 1  # one that is under way may have read before
+        """See what has changed by now. Raises Unavailable. Those who ask at the same time share a look that went well."""
+        mine = self._begun + 1  # one that is under way may have read before
         async with self._turn:
-            if self._looks < mine:
-                self._looks += 1
+            if self._done < mine:
+                self._begun = number = self._begun + 1
                 await self._look()
+                self._done = number
 
     async def _look(self) -> None:
         changes = await self._shared.changes(self.seen)

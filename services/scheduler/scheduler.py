@@ -11,8 +11,6 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from google.protobuf import json_format
-
 from haywain import crash, errors, log, replicas
 from haywain.blobs import BlobStore, DirectoryBlobStore, mapped
 from haywain.clock import Clock, SystemClock
@@ -119,8 +117,9 @@ class Scheduler:
         await self._shared.release_own()
         _log.info("leases.released", shards=released)
         await self.intake.load()
-        for text in await self._store.engines(self._clock.now() - _ENGINES_KEPT_SECONDS):
-            self.engines.remember(json_format.Parse(text, engine_pb2.Engine(), ignore_unknown_fields=True))
+        for engine in await self._store.engines(self._clock.now() - _ENGINES_KEPT_SECONDS):
+            self.engines.remember(engine)
+        self.engines.drained(await self._shared.drained())
 
     async def run(self) -> None:
         """Run the loops until cancelled."""
@@ -209,13 +208,12 @@ class Scheduler:
     async def register(self, engine: engine_pb2.Engine) -> None:
         """Take an engine's registration or heartbeat."""
         if self.engines.register(engine):
-            await self._store.put_engine(engine.engine_id, json_format.MessageToJson(engine, indent=None), self._clock.now())
+            await self._store.put_engine(engine, self._clock.now())
 
     async def drain(self, engine_id: str) -> pb.EngineStatus:
-        """Send an engine nothing more, and have the others do the same. Raises NotFound."""
+        """Send an engine nothing more, and have the others, and this one's next life, do the same. Raises NotFound."""
         status = self.engines.drain(engine_id)
-        if not self._alone:
-            await self._shared.drain(engine_id, status.engine.incarnation)
+        await self._shared.drain(status.engine)
         return status
 
     async def reach(self, call: Call) -> None:
@@ -293,7 +291,8 @@ class Scheduler:
     async def _sweep(self) -> None:
         while True:
             await self.intake.sweep(self._clock.now() - self.settings.incremental_retention_seconds)
-            if not self._alone:
-                with contextlib.suppress(errors.HaywainError):
+            with contextlib.suppress(errors.HaywainError):
+                await self._shared.drop_engines(self._clock.now() - _ENGINES_KEPT_SECONDS)
+                if not self._alone:
                     await self._shared.drop_forgotten(self._news.seen)
             await asyncio.sleep(_SWEEP_SECONDS)

@@ -12,10 +12,11 @@ import msgspec
 from haywain import errors
 from haywain.clock import Clock
 from haywain.db import Database, Row, Transaction
+from haywain.engine.v1 import engine_pb2
 from services.scheduler.batch import Submission
 from services.scheduler.leases import commit_segment
 from services.scheduler.segment import Lease, Segment, Tally
-from services.scheduler.store import mark, tally_of
+from services.scheduler.store import mark, put_engine, tally_of
 
 __all__ = ["Changes", "OpenShard", "Shared", "Span", "State"]
 
@@ -111,9 +112,19 @@ class Shared:
         """Tell whether a batch is in SQL."""
         return await self._database.read(lambda tx: tx.fetch_one("get_submission", batch_id=batch_id) is not None)
 
-    async def drain(self, engine_id: str, incarnation: str) -> None:
+    async def drain(self, engine: engine_pb2.Engine) -> None:
         """Have every scheduler send an engine nothing more."""
-        await self._database.write(lambda tx: tx.execute("drain_engine", engine_id=engine_id, incarnation=incarnation))
+        now = self._clock.now()
+
+        def drain(tx: Transaction) -> None:
+            put_engine(tx, engine, now)
+            tx.execute("drain_engine", engine_id=engine.engine_id, incarnation=engine.incarnation)
+
+        await self._database.write(drain)
+
+    async def drop_engines(self, before: float) -> None:
+        """Forget engines that were last told of before a Unix time."""
+        await self._database.write(lambda tx: tx.execute("drop_engines", before=before))
 
     async def drained(self) -> dict[str, str]:
         """Tell which incarnations of engines are drained."""
@@ -128,13 +139,18 @@ class Shared:
     # -- turns ----------------------------------------------------------------------------------------------------------------
 
     async def take_turn(self, batch_id: str, known: str) -> tuple[int, str]:
-        """Take the turn to seal a batch: its number, 0 when another has it; and what is sealed, where it isn't what is `known`."""
+        """Take the turn to seal a batch: its number, 0 when another has it; and what is sealed, where it isn't what is `known`.
+
+        Raises BatchMissing.
+        """
         now = self._clock.now()
 
         def take(tx: Transaction) -> tuple[int, str]:
             row = tx.fetch_one("get_submission", batch_id=batch_id)
-            if row is None or row["sealed"] != known:
-                return 0, str(row["sealed"]) if row else ""
+            if row is None:  # another sealed it, and it was forgotten, while this one waited for its turn
+                raise errors.BatchMissing(f"No batch found with id '{batch_id}'.")
+            if row["sealed"] != known:
+                return 0, str(row["sealed"])
             taken = tx.fetch_one("take_turn", batch_id=batch_id, owner=self.owner, now=now, until=now + self._seconds)
             return (int(taken["seal_turn"]) if taken else 0), known
 

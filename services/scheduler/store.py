@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from google.protobuf import json_format
 
 from haywain import errors
 from haywain.db import Database, Row, Transaction
+from haywain.engine.v1 import engine_pb2
 from services.scheduler.batch import Submission
 from services.scheduler.segment import Tally
 
-__all__ = ["ShardRow", "Store", "Stored", "mark", "tally_of"]
+__all__ = ["ShardRow", "Store", "Stored", "mark", "put_engine", "tally_of"]
 
 _TALLY = ("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _MANY_SHARDS = 1_000
@@ -115,14 +117,20 @@ class Store:
 
         await self._database.write(delete)
 
-    async def put_engine(self, engine_id: str, description: str, now: float) -> None:
-        """Remember an engine's description."""
-        await self._database.write(lambda tx: tx.execute("put_engine", engine_id=engine_id, description=description, now=now))
+    async def put_engine(self, engine: engine_pb2.Engine, now: float) -> None:
+        """Remember how an engine describes itself."""
+        await self._database.write(lambda tx: put_engine(tx, engine, now))
 
-    async def engines(self, since: float) -> list[str]:
-        """Read the descriptions remembered since a time."""
+    async def engines(self, since: float) -> list[engine_pb2.Engine]:
+        """Read those remembered since a time."""
         rows = await self._database.read(lambda tx: tx.fetch("list_engines", since=since))
-        return [str(row["description"]) for row in rows]
+        return [json_format.Parse(str(row["description"]), engine_pb2.Engine(), ignore_unknown_fields=True) for row in rows]
+
+
+def put_engine(tx: Transaction, engine: engine_pb2.Engine, now: float) -> None:
+    """Remember how an engine describes itself."""
+    description = json_format.MessageToJson(engine, indent=None)
+    tx.execute("put_engine", engine_id=engine.engine_id, description=description, now=now)
 
 
 def mark(tx: Transaction, submission: Submission) -> None:

@@ -174,6 +174,21 @@ async def test_a_drained_engine_gets_nothing_more(settings: Settings) -> None:
             await rpc.call(running.stub.DrainEngine, pb.DrainEngineRequest(engine_id="none"))
 
 
+async def test_a_drained_engine_stays_drained_over_a_restart(settings: Settings) -> None:
+    """A scheduler that starts anew sends nothing to what was drained, from the first moment on, until that is started anew, too."""
+    async with mesh(quick(settings)) as before:
+        await with_engine(before)
+        await rpc.call(before.stub.DrainEngine, pb.DrainEngineRequest(engine_id="e0"))
+    async with mesh(quick(settings)) as after:
+        batch_id = await after.submit(lines_of(3))
+        engine = await with_engine(after)
+        found = lambda: after.scheduler.engines.entries()[0].status().state  # noqa: E731
+        await eventually(found, lambda state: state == pb.EngineStatus.STATE_DRAINING)
+        assert not engine.sequences
+        await engine.revive(after.stub)
+        assert (await after.ended(batch_id)).counts.completed == 3
+
+
 async def test_a_journal_that_cannot_be_written_pauses_dispatch_and_loses_nothing(settings: Settings) -> None:
     """While results can't be stored no row is sent and nothing is counted; when they can, all goes on."""
     async with mesh(quick(settings)) as running:

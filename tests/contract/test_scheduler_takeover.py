@@ -49,6 +49,19 @@ async def test_the_next_owner_runs_only_the_rest(shared_settings: Settings) -> N
         assert all(json.loads(line) in output for line in before.splitlines())
 
 
+async def test_lost_results_of_one_batch_hold_up_no_other(shared_settings: Settings) -> None:
+    """A shard whose results can't be read is left to its lease's end; those that are claimed with it are run at once."""
+    async with mesh(replica(shared_settings, 1)) as running:
+        lost = await leave_half(running, 10, 3)
+        other = await running.submit(lines_of(5))
+    for file in (shared_settings.data / "incremental" / lost).iterdir():
+        file.unlink()
+    async with mesh(replica(shared_settings, 2), Ahead(100.0)) as running:
+        await with_engine(running)
+        assert (await running.ended(other)).counts.completed == 5
+        assert (await running.progress(lost)).counts.completed == 3
+
+
 async def test_both_go_and_come_back(shared_settings: Settings) -> None:
     """Schedulers that are killed and started again have their leases back at once."""
     async with mesh(replica(shared_settings, 1)) as a, mesh(replica(shared_settings, 2)):
@@ -68,9 +81,12 @@ async def test_results_outlive_their_batch(shared_settings: Settings) -> None:
         await both.b.sealed(batch_id)
         results = await lines_read(both.a, batch_id)
         assert results.count(b"\n") == 12
+        known = both.a.scheduler.intake.get(batch_id)
         await rpc.call(both.b.stub.ForgetBatch, pb.ForgetBatchRequest(batch_id=batch_id))
         assert await lines_read(both.a, batch_id) == await lines_read(both.b, batch_id) == results
         assert await lines_read(both.a, batch_id, 5) == b"".join(results.splitlines(keepends=True)[5:])
+        await both.a.scheduler._ledger.forget(known)  # as if it had been asked at the same time
+        assert await lines_read(both.a, batch_id) == results
         running = await both.a.submit(lines_of(2))
         await both.b.ended(running)
         folder = both.a.settings.data / "incremental"

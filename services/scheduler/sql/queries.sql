@@ -97,6 +97,9 @@ insert into engines (engine_id, description, seen_at) values (:engine_id, :descr
 -- name: drain_engine
 update engines set drained = :incarnation where engine_id = :engine_id
 
+-- name: drop_engines
+delete from engines where seen_at < :before
+
 -- name: list_drained
 select engine_id, drained from engines where drained <> ''
 
