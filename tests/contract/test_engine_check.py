@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import engine_lies
 import pytest
 from engine_liar import Liar, lying
-from engine_lies import LIES
 
 from engine.check import rule, suite
+from engine.check.command import command
 from haywain import errors
 from haywain.engine.v1 import engine_pb2 as pb
 
@@ -39,7 +41,7 @@ async def test_a_lie_breaks_the_rule_it_is_about_and_no_other() -> None:
             found[lie.__doc__ or ""] = broken(await suite.check(address))
 
     async with asyncio.TaskGroup() as group:
-        for lie in LIES:
+        for lie in engine_lies.LIES:
             group.create_task(tell(lie))
     assert {name: list(seen) for name, seen in found.items()} == {name: [name] for name in map(rule.name, suite.RULES)}, found
 
@@ -61,6 +63,19 @@ async def test_a_silent_engine_fails_in_bounded_time() -> None:
     assert time.monotonic() - began < 10
     assert {one.rule for one in report.rules if one.outcome == "pass"} == {"describe", "fields", "health"}
     assert len(broken(report)) == len(suite.RULES) - 3
+
+
+async def test_a_broken_rule_is_told_to_people_and_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line, or one JSON object, says what was expected and what was seen; the exit status is 1."""
+    async with lying(engine_lies.Generous) as address:
+        assert await asyncio.to_thread(command, address, "", 60.0, False) == 1
+        line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("fail"))
+        assert await asyncio.to_thread(command, address, "echo", 60.0, True) == 1
+    report = json.loads(next(line for line in capsys.readouterr().out.splitlines() if line.startswith("{")))
+    assert line.startswith("fail  usage           Results count tokens: ")
+    assert "expected the body's tokens (2, 2) in the result; seen (3, 2)" in line
+    assert report["passed"] is False
+    assert [(one["rule"], one["seen"]) for one in report["rules"] if one["outcome"] == "fail"] == [("usage", "(3, 2)")]
 
 
 async def test_nobody_at_the_address_and_no_such_model_are_one_line(tmp_path: Any) -> None:

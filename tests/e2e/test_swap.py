@@ -1,4 +1,4 @@
-"""examples/swap.py: a batch that starts on llama.cpp and ends on Triton; both engines keep the rules."""
+"""examples/swap.py: a batch that starts on llama.cpp and ends on Triton; and Triton keeps the rules of engines."""
 
 from __future__ import annotations
 
@@ -55,28 +55,18 @@ def test_a_batch_ends_on_another_engine_than_it_began_on(mesh: Mesh, triton: Tri
     assert min(by.values()) >= 10, by
 
 
-def check(mesh: Mesh, socket: str) -> None:
-    """Check an engine of the mesh."""
-    command = [str(mesh.command), "engines", "check", f"unix:{mesh.data}/run/{socket}.sock", "--seconds", "240"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-
-
-@pytest.mark.timeout(600)
-def test_llamacpp_keeps_the_rules(mesh: Mesh) -> None:
-    """`haywain engines check` passes on llama.cpp with the real model, inside a mesh."""
-    check(mesh, "engine")
-
-
 @pytest.mark.timeout(600)
 def test_triton_keeps_the_rules(mesh: Mesh, triton: TritonServer, template: Path) -> None:
     """`haywain engines check` passes on Triton with a real model."""
-    settings = {"backend": "triton", "id": "triton-2", "address": f"unix:{mesh.data}/run/triton-2.sock"}
+    socket = mesh.data / "run" / "triton-2.sock"
+    settings = {"backend": "triton", "id": "triton-2", "address": f"unix:{socket}"}
     settings |= {"triton.url": triton.url, "triton.model": "smollm2", "triton.template": str(template), "triton.slots": "4"}
     words = [word for key, value in settings.items() for word in ("--set", f"engine.{key}={value}")]
+    command = [str(mesh.command), "engines", "check", f"unix:{socket}", "--seconds", "240"]
     with subprocess.Popen([str(mesh.command), "engine", "--data", str(mesh.data), *words], stderr=subprocess.DEVNULL) as engine:
         try:
-            until("it listens", (mesh.data / "run" / "triton-2.sock").exists)
-            check(mesh, "triton-2")
+            until("it listens", socket.exists)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         finally:
             engine.terminate()
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
