@@ -82,6 +82,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def ReadResults(self, request: pb.ReadResultsRequest, context: Any) -> AsyncIterator[pb.ReadResultsResponse]:
         """Stream the lines recorded so far."""
+        await self._scheduler.fresh()
         results = await self._scheduler.intake.results(request.batch_id)
         pieces = lines_after(Pieces(results).lines(), request.after_line)
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:

@@ -84,6 +84,7 @@ async def test_results_outlive_their_batch(shared_settings: Settings) -> None:
         known = both.a.scheduler.intake.get(batch_id)
         await rpc.call(both.b.stub.ForgetBatch, pb.ForgetBatchRequest(batch_id=batch_id))
         assert await lines_read(both.a, batch_id) == await lines_read(both.b, batch_id) == results
+        assert batch_id not in both.a.scheduler.intake.batches
         assert await lines_read(both.a, batch_id, 5) == b"".join(results.splitlines(keepends=True)[5:])
         await both.a.scheduler._ledger.forget(known)  # as if it had been asked at the same time
         assert await lines_read(both.a, batch_id) == results
