@@ -40,8 +40,16 @@ local function answer_creation(handle, id)
     ["x-envoy-retry-on"] = "5xx,reset,connect-failure,refused-stream", ["x-envoy-max-retries"] = "40",
     ["x-envoy-retry-grpc-on"] = "cancelled,deadline-exceeded,internal,resource-exhausted,unavailable",
   }
-  local _, body = handle:httpCall("batches", headers, "\0\0\0\0" .. string.char(#message) .. message, 10000)
+  local _, body = handle:httpCall("answers", headers, "\0\0\0\0" .. string.char(#message) .. message, 10000)
   return body and body:sub(6) or ""
+end
+
+-- Let Envoy do something else for about a quarter of a second: what tries again at once may never let it. The cluster has an address
+-- that nobody can have, and Envoy waits longer before each of the retries.
+local function pause(handle)
+  local headers = { [":method"] = "GET", [":path"] = "/", [":authority"] = "pause", ["x-envoy-retry-on"] = "connect-failure",
+                    ["x-envoy-max-retries"] = "5" }
+  handle:httpCall("pause", headers, nil, 1000)
 end
 
 -- Let no client be told that a creation failed before it is certain that there is no batch; batches is waited for, however long it
@@ -51,6 +59,7 @@ local function unmake(handle, id)
     local outcome = answer_creation(handle, id)
     if outcome:sub(1, 2) == "\8\1" then return nil end
     if outcome:sub(1, 3) == "\8\2\18" then return outcome:sub(5) end
+    pause(handle)
   end
 end
 
