@@ -247,9 +247,16 @@ class Pump:
             _log.info("triton.back", model=self._fitted.interface.model)
 
     def _break(self, reason: str) -> None:
-        """Stop what is in Triton, and send it again: of a model whose process died nobody else would tell."""
+        """Stop what is in Triton, and send it again: of a model whose process died nobody else would tell.
+
+        What has spoken is not sent again: its owner would have its words twice.
+        """
         for run, sent in self._sent.items():
-            if sent is not asyncio.current_task() and not sent.cancelling() and sent.cancel():
+            if sent is asyncio.current_task() or sent.cancelling() or not sent.cancel():
+                continue
+            if run.said:
+                run.owner.failed(run, Failure("lost", reason))
+            else:
                 self._lost(run, reason)
 
     def _hold(self, run: Run, now: float) -> None:
