@@ -248,7 +248,9 @@ def masked(url: str) -> str:
 def dump(settings: Settings, *, secrets: bool = True) -> str:
     """Write the whole tree as TOML, a dotted key a line; `load(file=…)` reads it back, unless its `secrets` are hidden."""
     if not secrets:
-        settings = msgspec.structs.replace(settings, db=DatabaseSettings(url=masked(settings.db.url)))
+        replace, engine = msgspec.structs.replace, settings.engine
+        engine = replace(engine, upstream=replace(engine.upstream, url=masked(engine.upstream.url)))
+        settings = replace(settings, db=DatabaseSettings(url=masked(settings.db.url)), engine=engine)
     lines: list[str] = []
 
     def walk(tree: dict[str, Any], prefix: str) -> None:

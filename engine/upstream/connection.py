@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from haywain.errors import SettingsError, Unavailable
-from haywain.settings import UpstreamSettings
+from haywain.settings import UpstreamSettings, masked
 
 __all__ = ["Model", "client", "models"]
 
@@ -52,7 +52,7 @@ def client(settings: UpstreamSettings) -> httpx.AsyncClient:
         raise SettingsError(f"engine.upstream.url: {error}") from error
     if address.scheme not in {"http", "https"} or not address.host:
         raise SettingsError(
-            f"engine.upstream.url is {settings.url!r}, expected http:// or https:// and a host, e.g. http://127.0.0.1:8000/v1"
+            f"engine.upstream.url is {masked(settings.url)!r}, expected http:// or https:// and a host, e.g. http://127.0.0.1:8000/v1"
         )
     return httpx.AsyncClient(
         base_url=address,
@@ -90,7 +90,7 @@ async def models(http: httpx.AsyncClient, settings: UpstreamSettings) -> list[Mo
 
     Raises SettingsError for what only the operator can mend, Unavailable when the upstream is away or not ready yet.
     """
-    where = f"engine.upstream.url {settings.url}"
+    where = f"engine.upstream.url {masked(settings.url)}"  # rows are told, too
     try:
         response = await http.get("models", timeout=_CONNECT_SECONDS)
     except httpx.ConnectError as error:
@@ -106,7 +106,8 @@ async def models(http: httpx.AsyncClient, settings: UpstreamSettings) -> list[Mo
         listed = msgspec.json.decode(response.content, type=_Models).data
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         kind = response.headers.get("content-type", "no content type")
-        raise SettingsError(f"{where}: {response.url} answered {kind}, expected a list of models as JSON ({error})") from error
+        path = response.url.path
+        raise SettingsError(f"{where}: {path} answered {kind}, expected a list of models as JSON ({error})") from error
     return _wanted(listed, settings, where)
 
 
@@ -116,9 +117,9 @@ def _check_status(response: httpx.Response, where: str, settings: UpstreamSettin
         key = f"the key in {settings.key_file}" if settings.key_file else "no key was sent (engine.upstream.key_file)"
         raise SettingsError(f"{where} answered {status}: {key}")
     if status == 429 or status >= 500:
-        raise Unavailable(f"{where} answered {status} to {response.url}")
+        raise Unavailable(f"{where} answered {status} to {response.url.path}")
     if status != 200:
-        raise SettingsError(f"{where} answered {status} to {response.url}, expected 200; does the address end in /v1?")
+        raise SettingsError(f"{where} answered {status} to {response.url.path}, expected 200; does the address end in /v1?")
 
 
 def _wanted(listed: list[Model], settings: UpstreamSettings, where: str) -> list[Model]:

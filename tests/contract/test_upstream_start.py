@@ -50,6 +50,18 @@ async def test_a_setting_that_cannot_work_is_named(given: dict[str, Any], words:
     assert words in error.message
 
 
+@pytest.mark.parametrize("address", ["ftp://me:secret@x", "http://me:secret@127.0.0.1:1/v1", "{server}"])
+async def test_a_password_in_the_address_is_told_to_nobody(server: Upstream, address: str) -> None:
+    """What is wrong with an address is told without the password in it: logs have it, and errors of rows."""
+
+    async def models(request: Request) -> bytes:
+        return reply(500, {})
+
+    server.models = models
+    url = address.replace("{server}", server.url.replace("://", "://me:secret@"))
+    assert "secret" not in (await _refused(url)).message
+
+
 async def test_an_empty_key_is_refused(tmp_path: Path) -> None:
     """A key file without a key says so, and not with the key's bytes."""
     (tmp_path / "key").write_text("\n")

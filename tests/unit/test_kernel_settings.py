@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from haywain import settings
-from haywain.engine_settings import EngineSettings, TritonContractSettings, TritonSettings
+from haywain.engine_settings import EngineSettings, TritonContractSettings, TritonSettings, UpstreamSettings
 from haywain.errors import SettingsError
-from haywain.settings import FilesSettings, Settings
+from haywain.settings import DatabaseSettings, FilesSettings, Settings
 
 
 @pytest.fixture
@@ -127,6 +127,14 @@ def test_dump_can_be_read_back(tmp_path: Path) -> None:
     path.write_text(settings.dump(loaded), "utf-8")
     assert tomllib.loads(path.read_text("utf-8"))["files"]["max_file_bytes"] == 1
     assert settings.load(file=path) == loaded
+
+
+def test_dump_can_keep_secrets() -> None:
+    """Without its secrets it has no password of any address in it."""
+    upstream = UpstreamSettings(url="https://me:secret@x/v1")
+    chosen = Settings(db=DatabaseSettings(url="postgresql://me:secret@x/d"), engine=EngineSettings(upstream=upstream))
+    assert "secret" in settings.dump(chosen)
+    assert "secret" not in settings.dump(chosen, secrets=False)
 
 
 def test_names_that_operators_choose_are_read_back(tmp_path: Path) -> None:
