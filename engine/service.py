@@ -66,14 +66,15 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             stream.resize(self._share(len(self._streams)))
 
     async def drain(self, within_seconds: float) -> None:
-        """Take nothing more and let what runs end; break off what hasn't by then, without results, so that it runs elsewhere."""
+        """Take nothing more and let what runs end; end the streams, without results of what hasn't by then: it runs elsewhere."""
         self._closing = True
         self._slots.drain()
         for stream in self._streams:
             stream.drain()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._no_streams.wait(), within_seconds)
-        self.fail(errors.Unavailable("The engine is stopping.", retry_after=1))
+        for stream in self._streams:
+            stream.end()
 
     def fail(self, error: errors.HaywainError) -> None:
         """Break every stream off."""

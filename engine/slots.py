@@ -244,4 +244,5 @@ class Slots:
 
 
 def _stopping() -> errors.Unavailable:
-    return errors.Unavailable("The engine is stopping.", retry_after=1)
+    # The code says that it never ran: not a try of the row.
+    return errors.Unavailable("The engine is stopping.", code="engine_unavailable", retry_after=1)

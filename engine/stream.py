@@ -19,7 +19,7 @@ from haywain.engine.v1 import engine_pb2 as pb
 
 __all__ = ["MESSAGE_BYTES", "MESSAGE_ROWS", "RunStream"]
 
-MESSAGE_ROWS = 128
+MESSAGE_ROWS = 512
 MESSAGE_BYTES = 1_048_576
 """bodies in a message, unless one alone is larger"""
 _RESULT_BYTES = 32 * 1_048_576
@@ -45,6 +45,7 @@ class RunStream:
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._draining = False
+        self._over = False
         self._failure: errors.HaywainError | None = None
 
     # -- from the slots -------------------------------------------------------------------------------------------------------
@@ -80,6 +81,11 @@ class RunStream:
         self._draining = True
         self._wake.set()
 
+    def end(self) -> None:
+        """End the stream in good order, without results of what hasn't ended: nothing is wrong with it, it runs elsewhere."""
+        self._over = True
+        self._wake.set()
+
     def fail(self, error: errors.HaywainError) -> None:
         """Break the stream off."""
         self._failure = self._failure or error
@@ -102,6 +108,8 @@ class RunStream:
                     yield self._message()
                 if self._failure is not None:
                     raise self._failure
+                if self._over:
+                    return
                 if reading.done() or (self._draining and not self._taken):
                     if reading.done() and not reading.cancelled():
                         reading.result()

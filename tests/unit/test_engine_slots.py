@@ -161,7 +161,7 @@ async def test_a_stop_refuses_what_waits(fake_clock: clock.FakeClock) -> None:
     slots.take(seats(owner, 1, 2))
     slots.drain()
     slots.take(seats(owner, 3))
-    assert owner.ended == {2: "service_unavailable", 3: "service_unavailable"}
+    assert owner.ended == {2: "engine_unavailable", 3: "engine_unavailable"}
     slots.result(answers.cancelled(1))
     await _next_pass()
     assert backend.out == [1]
