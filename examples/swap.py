@@ -35,9 +35,12 @@ def main() -> int:
         batch = start(mesh, model, options.rows)
         say(f"{batch['id']}: {options.rows} rows of {model}, started on {first['id']}")
         wait(mesh, batch, options.rows // 10)
-        with subprocess.Popen([haywain, "engine", *second_engine(options, model)], stderr=subprocess.DEVNULL) as triton:
+        log = options.data / "logs" / "triton-1.log"
+        with log.open("ab") as lines, subprocess.Popen([haywain, "engine", *second_engine(options, model)], stderr=lines) as triton:
             try:
-                until_ready(mesh, "triton-1")
+                if not is_ready(mesh, "triton-1", triton):
+                    say(f"the engine for Triton ended; {log} says why")
+                    return 1
                 say("triton-1 is ready: both engines share the rows")
                 wait(mesh, batch, options.rows * 3 // 4)
                 drain = [haywain, "engines", "drain", first["id"], "--wait", "120", "--address", options.url.split("//")[-1]]
@@ -77,10 +80,13 @@ def second_engine(options: argparse.Namespace, model: str) -> list[str]:
     return ["--data", str(data), *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
 
 
-def until_ready(mesh: httpx.Client, engine_id: str) -> None:
-    """Wait until the scheduler has the engine."""
-    while not any(one["id"] == engine_id and one["state"] == "ready" for one in mesh.get("/v1/pool/status").json()["engines"]):
+def is_ready(mesh: httpx.Client, engine_id: str, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until the scheduler has the engine, or its process has ended."""
+    while process.poll() is None:
+        if any(one["id"] == engine_id and one["state"] == "ready" for one in mesh.get("/v1/pool/status").json()["engines"]):
+            return True
         time.sleep(0.1)
+    return False
 
 
 def wait(mesh: httpx.Client, batch: dict[str, Any], completed: int) -> dict[str, Any]:
