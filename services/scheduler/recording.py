@@ -45,8 +45,9 @@ class Recorder:
             return
         if result.status_code != 200 and (result.retryable or result.error.code == "cancelled"):
             away = result.error.code == "engine_unavailable"  # it never ran there: not a try, and no reason to fail it
-            if away or attempt.attempt < self._max_attempts:
+            if away or attempt.refusals + 1 < self._max_attempts:
                 attempt.attempt += not away
+                attempt.refusals += not away
                 self.retry(attempt)
                 return
             result.error.code = "engine_error"

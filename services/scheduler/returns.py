@@ -151,7 +151,7 @@ class Returns:
             call.fail(error)
 
     def _retry(self, attempt: Attempt) -> None:
-        pause = min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2.0 ** max(0, attempt.attempt - 2)) * random.uniform(0.5, 1.5)  # noqa: S311
+        pause = min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2.0 ** max(0, attempt.refusals - 1)) * random.uniform(0.5, 1.5)  # noqa: S311
         asyncio.get_running_loop().call_later(pause, self._dispatcher.again, attempt)
 
     def _stray(self, link: Link, sequence_id: int) -> None:

@@ -154,6 +154,25 @@ async def test_retryable_failures_are_tried_again_a_bounded_number_of_times(sett
         assert sum(b"row 0" in sequence.request for sequence in engine.sequences) == 3
 
 
+async def test_a_stream_that_ended_in_good_order_is_no_refusal(settings: Settings) -> None:
+    """A row that engines took and gave back unanswered, as often as it may be, has all of its tries left."""
+    async with mesh(quick(settings, max_attempts=2, max_losses=1)) as running:
+        engine = await with_engine(running)
+        engine.respond = lambda _: None
+        batch_id = await running.submit(lines_of(1))
+        for streams in (1, 2, 3):
+            await eventually(lambda streams=streams: (engine.streams, len(engine.held)), lambda found, n=streams: found == (n, 1))
+            if streams == 3:
+                break
+            engine.held.clear()
+            engine.out.put_nowait(None)
+        busy = refusal(503, "overloaded", retryable=True)
+        engine.respond = answer
+        engine.release(busy)
+        assert (await running.ended(batch_id)).counts.completed == 1
+        assert [sequence.attempt for sequence in engine.sequences] == [1, 2, 3, 4]
+
+
 async def test_submit_is_idempotent(settings: Settings) -> None:
     """Submitting a batch again changes nothing; submitting nonsense is refused."""
     async with mesh(quick(settings)) as running:
