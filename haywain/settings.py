@@ -128,7 +128,7 @@ class SchedulerSettings(Section, frozen=True):
     intake_rows: int = 1_000_000
     slots: int = 10_240
     """sequences out at engines at the same time"""
-    message_rows: int = 128
+    message_rows: int = 512
     message_bytes: int = 1_048_576
     checkpoint_seconds: float = 1.0
     """how often recorded rows are committed as segments"""

@@ -164,16 +164,16 @@ async def test_chunks_come_in_order_and_before_the_result(data_dir: Path) -> Non
 
 
 async def test_results_of_one_pass_share_a_message(data_dir: Path) -> None:
-    """A message of rows that need no time is answered by one message, and by several where 128 rows don't hold it."""
-    async with engine_with(data_dir, slots=150) as engine:
+    """A message of rows that need no time is answered by one message, and by several where 512 rows don't hold it."""
+    async with engine_with(data_dir, slots=400) as engine:
         caller = await engine.open()
         caller.send(*(sequence(number) for number in range(100)))
         await caller.ended(*range(100))
         assert len(caller.messages) == 2
-        caller.send(*(sequence(number) for number in range(100, 300)))
-        await caller.ended(*range(100, 300))
-    assert [len(message.results) for message in caller.messages] == [0, 100, 128, 72]
-    assert caller.credits == 300 + 300
+        caller.send(*(sequence(number) for number in range(100, 700)))
+        await caller.ended(*range(100, 700))
+    assert [len(message.results) for message in caller.messages] == [0, 100, 512, 88]
+    assert caller.credits == 800 + 700
 
 
 async def test_large_results_are_cut_into_messages_by_size(data_dir: Path) -> None:
