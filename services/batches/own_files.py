@@ -116,11 +116,11 @@ class OwnFiles:
             return
         crash.point("batches:creation-doomed")
         tenant, file_ids = doomed
+        await self._files.release(batch_id)  # first: from then on its creation, if that is still at it, makes no more files
         for file_id in file_ids:
             with contextlib.suppress(errors.FileMissing):
                 await self._files.delete(tenant, file_id)
         for key in (_inline_key(batch_id), index_key(batch_id), rejected_key(batch_id)):
             await self._blobs.delete(key)
-        await self._files.release(batch_id)
         crash.point("batches:creation-cleared")
         await self._store.drop_intent(batch_id)

@@ -67,9 +67,10 @@ def _gated(method: Any) -> Any:
         if name == "AdoptBlob":
             name = f"AdoptBlob {request.request_id.rsplit('-')[-1]}"
         await self.gate.pass_by(name, after=False)
-        answer = await method(self, request, context)
-        await self.gate.pass_by(name, after=True)
-        return answer
+        try:
+            return await method(self, request, context)
+        finally:
+            await self.gate.pass_by(name, after=True)
 
     return gated
 
@@ -84,6 +85,7 @@ class FilesPeer(files_pb2_grpc.FilesServiceServicer):
         self.holds: dict[str, str] = {}
         self.adopted: dict[str, files_pb2.AdoptBlobRequest] = {}
         self.deleted: set[str] = set()
+        self.released: set[str] = set()
 
     async def put(self, data: bytes, purpose: str = "batch", status: int = files_pb2.File.STATUS_PROCESSED) -> str:
         """Store a file; answers its id."""
@@ -103,15 +105,19 @@ class FilesPeer(files_pb2_grpc.FilesServiceServicer):
         file = self._file(request.file_id)
         if file.status == files_pb2.File.STATUS_DELETED:
             raise errors.FileGone
-        self.holds[request.holder] = request.file_id
+        self._hold(request.holder, request.file_id)
         return files_pb2.HoldBlobResponse(blob_key=f"input-{request.file_id}", file=file)
 
     @_gated
     async def ReleaseBlob(self, request: files_pb2.ReleaseBlobRequest, context: Any) -> files_pb2.ReleaseBlobResponse:
         self.holds.pop(request.holder, None)
+        self.released.add(request.holder)
         return files_pb2.ReleaseBlobResponse()
 
+    @_gated
     async def DeleteFile(self, request: files_pb2.DeleteFileRequest, context: Any) -> files_pb2.DeleteFileResponse:
+        if request.file_id not in {adopted.file_id for adopted in self.adopted.values()}:
+            raise errors.FileMissing
         self.deleted.add(request.file_id)
         return files_pb2.DeleteFileResponse(file=files_pb2.File(file_id=request.file_id))
 
@@ -120,9 +126,14 @@ class FilesPeer(files_pb2_grpc.FilesServiceServicer):
         if await self.blobs.size(request.blob_key) != request.size_bytes:
             raise errors.InvalidRequest("no such blob")
         if request.request_id not in self.adopted and request.holder:
-            self.holds[request.holder] = request.file_id
+            self._hold(request.holder, request.file_id)
         self.adopted.setdefault(request.request_id, request)
         return files_pb2.AdoptBlobResponse(file=files_pb2.File(file_id=request.file_id or f"file-{request.request_id}"))
+
+    def _hold(self, holder: str, file_id: str) -> None:
+        if holder in self.released:
+            raise errors.Conflict
+        self.holds[holder] = file_id
 
     def _file(self, file_id: str) -> files_pb2.File:
         if file_id not in self.files:

@@ -122,6 +122,35 @@ async def test_a_bad_answer_to_a_creation_under_way(live: Seam) -> None:
     assert await live.listed() == []
 
 
+class Gates(Gate):
+    """Two gates in one place."""
+
+    def __init__(self, *gates: Gate) -> None:
+        super().__init__()
+        self.gates = gates
+
+    async def pass_by(self, call: str, *, after: bool) -> None:
+        """Hang at either."""
+        for gate in self.gates:
+            await gate.pass_by(call, after=after)
+
+
+async def test_a_bad_answer_while_its_files_are_made(live: Seam) -> None:
+    """A file that a creation makes while it is unmade stays no more than the others."""
+    adopting, deleting = Gate("AdoptBlob input"), Gate("DeleteFile", after=True)
+    live.files.gate = Gates(adopting, deleting)
+    creating = asyncio.create_task(held(live, "inline"))
+    await adopting.reached.wait()
+    failing = asyncio.create_task(answered(live, failed=True))
+    await deleting.reached.wait()
+    adopting.opened.set()
+    await creating
+    deleting.opened.set()
+    assert (await failing).outcome == Outcome.OUTCOME_NOTHING
+    assert {request.file_id for request in live.files.adopted.values()} == live.files.deleted
+    assert live.written() == []
+
+
 async def test_a_refusal_says_that_nothing_was_done(live: Seam) -> None:
     """What the service refuses by itself needs no unmaking."""
     with pytest.raises(errors.InvalidRequest) as caught:
