@@ -44,20 +44,28 @@ class Index:
         """List the models in the order of the index."""
         return sorted(self._parts)
 
-    def finish(self, shard_rows: int) -> list[Shard]:
-        """Join; answers the shards."""
-        shards: list[Shard] = []
-        first = 0
+    def whole(self) -> bytes:
+        """Join without writing; only of few rows, all of which are in memory."""
+        return b"".join(self._parts[model].buffer for model in self.models())
+
+    def write(self) -> None:
+        """Join."""
         try:
             with self._path.open("wb") as whole:
                 for model in self.models():
-                    rows = self._parts[model].copy_to(whole) // INDEX_ENTRY.size
-                    starts = range(0, rows, shard_rows)
-                    shards += [Shard(model, first + start, min(shard_rows, rows - start)) for start in starts]
-                    first += rows
+                    self._parts[model].copy_to(whole)
         except BaseException:
             self._path.unlink(missing_ok=True)
             raise
+
+    def shards(self, shard_rows: int) -> list[Shard]:
+        """Cut every model's rows into shards."""
+        shards: list[Shard] = []
+        first = 0
+        for model in self.models():
+            rows = self._parts[model].size // INDEX_ENTRY.size
+            shards += [Shard(model, first + at, min(shard_rows, rows - at)) for at in range(0, rows, shard_rows)]
+            first += rows
         return shards
 
     def close(self) -> None:
@@ -75,16 +83,21 @@ class Part:
         self.buffer = bytearray()
         self._written = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of all entries."""
+        return self._written + len(self.buffer)
+
     def flush(self) -> None:
         """Empty the buffer onto the disk."""
         with self.path.open("ab") as file:
             self._written += file.write(self.buffer)
         self.buffer.clear()
 
-    def copy_to(self, whole: BinaryIO) -> int:
-        """Append all entries; answers their size."""
+    def copy_to(self, whole: BinaryIO) -> None:
+        """Append all entries."""
         if self._written:
             with self.path.open("rb") as file:
                 while data := file.read(_BUFFER_BYTES):
                     whole.write(data)
-        return self._written + whole.write(self.buffer)
+        whole.write(self.buffer)

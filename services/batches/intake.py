@@ -34,6 +34,8 @@ from services.batches.validator import Validator, ValidatorDied, is_small
 __all__ = ["Found", "Intake", "missing_file", "reason"]
 
 MAX_LOSSES = 2
+FEW_ROWS = 128
+"""With so many rows, or fewer, the index is kept with the plan and the submission: files made and removed cost more than rows."""
 MODELS_SECONDS = 0.5
 """How long the models heard of are believed, so that many batches don't all ask. Nothing is refused by old news."""
 _log = log.get()
@@ -113,7 +115,7 @@ class Intake:
 
     async def publish(self, record: Record, found: Found) -> None:
         """Make blobs of what validation wrote."""
-        if found.verdict.plan is not None:
+        if found.verdict.plan is not None and not found.verdict.plan.index:
             await self._blobs.publish(found.index, index_key(record.batch_id))
         if found.verdict.rejects.size_bytes:
             await self._blobs.publish(found.rejected, rejected_key(record.batch_id))
@@ -140,7 +142,8 @@ class Intake:
             lane=engine_pb2.LANE_EXPEDITED if record.expedited else engine_pb2.LANE_STANDARD,
             expire_time=timestamp(record.expires_at),
             input_blob_key=record.input_blob_key,
-            index_blob_key=index_key(record.batch_id),
+            index_blob_key="" if plan.index else index_key(record.batch_id),
+            index=plan.index,
             shards=[
                 scheduler_pb2.Shard(model=shard.model, first_row=shard.first_row, row_count=shard.row_count)
                 for shard in plan.shards
@@ -185,6 +188,7 @@ class Intake:
             max_errors=settings.max_errors,
             shard_rows=settings.shard_rows,
             reject=record.reject,
+            few_rows=FEW_ROWS,
             row_prefix=f"batch_req_{record.batch_id.removeprefix('batch_')}_",
         )
 

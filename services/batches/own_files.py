@@ -102,7 +102,8 @@ class OwnFiles:
 
     async def forget(self, record: Record) -> None:
         """Remove what a batch that has ended needs no more, and that no file is made of."""
-        await self._blobs.delete(index_key(record.batch_id))
+        if record.plan is None or not record.plan.index:
+            await self._blobs.delete(index_key(record.batch_id))
         if record.own("rejections") is None and record.plan is not None and record.plan.rejected:
             await self._blobs.delete(rejected_key(record.batch_id))
         crash.point("batches:index-removed")

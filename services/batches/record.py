@@ -43,6 +43,8 @@ class Plan(msgspec.Struct, frozen=True):
     shards: list[Shard]
     rejected: int = 0
     """Lines that run no more: they are in the blob of error lines."""
+    index: bytes = b""
+    """All of it, where rows are few; then there is no blob of it."""
 
 
 class Defaults(msgspec.Struct, frozen=True):

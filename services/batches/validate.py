@@ -52,10 +52,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     reject: bool = False
     rejects_path: str = ""
     row_prefix: str = ""
+    few_rows: int = 0
+    """So many rows have their index in the plan, and no file of it."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What was found: a plan, and an index at `Order.index_path`, or faults and neither; `good` counts the lines that could run."""
+    """What was found: a plan, its index in it or at `Order.index_path`, or faults and neither; `good` counts good lines."""
 
     model: str
     plan: Plan | None
@@ -90,10 +92,17 @@ def _pass(order: Order, file: BinaryIO, seen: IdHashes | SeenIds) -> Verdict:
             faults.whole += _whole(order, passing.rows, index.models())
             good = passing.rows - faults.count
             bad = faults.whole or (faults.count and not order.reject)
-            plan = None if bad else Plan(good, index.finish(order.shard_rows), faults.count)
+            plan = None if bad else _plan(order, good, index, faults.count)
             return Verdict(rules.model, plan, faults.listed(), good, faults.rejects())
         finally:
             index.close()
+
+
+def _plan(order: Order, rows: int, index: Index, rejected: int) -> Plan:
+    few = 0 < rows <= order.few_rows
+    if not few:
+        index.write()
+    return Plan(rows, index.shards(order.shard_rows), rejected, index.whole() if few else b"")
 
 
 class _Pass:

@@ -40,12 +40,14 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     expire_at: float | None
     input_key: str
     index_key: str
+    """Blob with the index; empty when `entries` are all of it."""
     row_count: int
     body_defaults: str
     deterministic: bool
     rejected_key: str = ""
     """Blob with error lines of lines that are no rows; empty for none."""
     rejected_count: int = 0
+    entries: bytes = b""
     stop_reason: int = 0
     start_time: float | None = None
     sealed: str = ""
@@ -173,7 +175,8 @@ class Batch:
     recorded: bytearray
     """By row: 0 waits or runs, 1 completed, 2 failed (both from the moment it is accepted)."""
     input: Input
-    index: Path
+    index: Path | bytes
+    """Where its index is, or all of it."""
     lines: Lines
     prefix: bytes
     """What its result lines begin with."""

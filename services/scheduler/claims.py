@@ -70,7 +70,8 @@ class Claims:
         answers = await self._leases.claim([Want(batch.batch_id, model, most) for batch, model, most in live])
         crash.point("scheduler:shards-claimed")
         places = [(batch.index, one.rows) for (batch, _, _), claimed in zip(live, answers, strict=True) for one in claimed]
-        indexes = iter(await asyncio.to_thread(_read, places))
+        small = all(isinstance(index, bytes) for index, _ in places)
+        indexes = iter(_read(places) if small else await asyncio.to_thread(_read, places))
         for (batch, model, _), claimed in zip(live, answers, strict=True):
             if sum([await self._hold(batch, model, one, next(indexes)) for one in claimed]):
                 batch.claiming.discard(model)
@@ -131,5 +132,5 @@ class Claims:
         self.changed(batch, model)
 
 
-def _read(places: list[tuple[Path, range]]) -> list[bytes]:
-    return [read_entries(path, rows) for path, rows in places]
+def _read(places: list[tuple[Path | bytes, range]]) -> list[bytes]:
+    return [read_entries(index, rows) for index, rows in places]

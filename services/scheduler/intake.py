@@ -20,7 +20,7 @@ from services.scheduler.ledger import Ledger
 from services.scheduler.meter import Meter
 from services.scheduler.pieces import Piece
 from services.scheduler.replay import row_prefix
-from services.scheduler.rows import Input, Lines
+from services.scheduler.rows import ENTRY_BYTES, Input, Lines
 from services.scheduler.sealing import keys_of_lost_turns
 from services.scheduler.store import ShardRow, Store, Stored
 
@@ -88,7 +88,8 @@ class Intake:
         submission = Submission(
             batch_id=request.batch_id, submit_order=0, tenant=request.tenant, endpoint=request.endpoint, lane=lane,
             expire_at=seconds(request.expire_time), input_key=request.input_blob_key, index_key=request.index_blob_key,
-            row_count=request.row_count, body_defaults=request.body_defaults.decode(), deterministic=request.deterministic,
+            entries=request.index, row_count=request.row_count,
+            body_defaults=request.body_defaults.decode(), deterministic=request.deterministic,
             rejected_key=request.rejected_blob_key, rejected_count=request.rejected_count,
             recording=self._ledger.name,
         )  # fmt: skip
@@ -129,7 +130,8 @@ class Intake:
         """Drop what is kept of a batch but its journal, which stays for a while. Idempotent."""
         batch = self.batches.get(batch_id)
         if batch is not None:
-            await self._blobs.delete(batch.submission.index_key)
+            if batch.submission.index_key:
+                await self._blobs.delete(batch.submission.index_key)
             await self._ledger.forget(batch)
             batch.forgotten = True
         await self._drop_lost_turns(batch_id, batch.submission.sealed if batch is not None else "")
@@ -159,7 +161,7 @@ class Intake:
         found = await self._ledger.open(stored)
         batch = Batch(
             submission=terms, recorded=found.recorded, journal=found.journal,
-            input=Input(await self._path(terms.input_key)), index=await self._path(terms.index_key),
+            input=Input(await self._path(terms.input_key)), index=terms.entries or await self._path(terms.index_key),
             lines=Lines(terms.body_defaults), prefix=row_prefix(terms.batch_id), meter=Meter(self._clock), tally=found.tally,
             accepted=found.tally.rows, stop_reason=terms.stop_reason, start_time=terms.start_time,
             models=tuple(first.first_row for first, *_ in _by_model(stored.shards)),
@@ -188,6 +190,8 @@ def _check(request: pb.SubmitBatchRequest) -> None:
         if shard.first_row != row or shard.row_count < 1 or not shard.model:
             raise errors.InvalidRequest("shards must cover every row exactly once, in order, each of one model", param="shards")
         row += shard.row_count
+    if request.index and len(request.index) != request.row_count * ENTRY_BYTES:
+        raise errors.InvalidRequest(f"{len(request.index)} bytes are no index of {request.row_count} rows", param="index")
     if row != request.row_count:
         raise errors.InvalidRequest(f"shards cover {row} rows of {request.row_count}", param="shards")
     try:

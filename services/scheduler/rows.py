@@ -31,10 +31,12 @@ class BadLine(ValueError):
     """A line that validation should have refused."""
 
 
-def read_entries(path: Path, rows: range) -> bytes:
-    """Read the index entries of `rows`; those of a lost index point at nothing. Blocking."""
+def read_entries(index: Path | bytes, rows: range) -> bytes:
+    """Read the index entries of `rows`; those of a lost index point at nothing. Blocking, unless the index is given itself."""
+    if isinstance(index, bytes):
+        return index[rows.start * ENTRY_BYTES : rows.stop * ENTRY_BYTES]
     try:
-        with path.open("rb", buffering=0) as file:
+        with index.open("rb", buffering=0) as file:
             data = os.pread(file.fileno(), len(rows) * ENTRY_BYTES, rows.start * ENTRY_BYTES)
     except FileNotFoundError:
         data = b""

@@ -38,7 +38,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to seal, and where to."""
 
     input: str
-    index: str
+    index: Path | bytes
+    """Where it is, or all of it."""
     results: tuple[Piece, ...]
     """Where the lines of recorded rows are."""
     prefix: bytes
@@ -95,7 +96,7 @@ def _recorded(plan: Plan) -> tuple[array[int], array[int]]:
     return places, lengths
 
 
-def _opened(path: str) -> BinaryIO:
+def _opened(path: str | Path) -> BinaryIO:
     """Open a file; one that isn't there is empty."""
     try:
         return open(path, "rb", buffering=_PIECE_BYTES)
@@ -110,11 +111,11 @@ class _Input:
         self._plan = plan
         self._lines = Lines("")
         self._file = _opened(plan.input)
-        self._index = _opened(plan.index)
+        self._index = plan.index if isinstance(plan.index, bytes) else _opened(plan.index)
 
     def row(self, row: int) -> tuple[bytes, int]:
         """Read a row's custom_id, as JSON text, and line number."""
-        entry = os.pread(self._index.fileno(), ENTRY_BYTES, row * ENTRY_BYTES)
+        entry = self._entries(row, 1)
         if len(entry) < ENTRY_BYTES:
             return b"null", row + 1
         offset, length, number = unpack_entry(entry)
@@ -125,7 +126,7 @@ class _Input:
 
     def number(self, row: int) -> int:
         """Read a row's line number."""
-        entry = os.pread(self._index.fileno(), ENTRY_BYTES, row * ENTRY_BYTES)
+        entry = self._entries(row, 1)
         return int(unpack_entry(entry)[2]) if len(entry) == ENTRY_BYTES else row + 1
 
     def in_line_order(self) -> Iterable[int]:
@@ -139,16 +140,21 @@ class _Input:
     def _numbered(self, rows: range) -> Iterator[tuple[int, int]]:
         for begin in range(rows.start, rows.stop, _RUN_ROWS):
             some = range(begin, min(begin + _RUN_ROWS, rows.stop))
-            data = os.pread(self._index.fileno(), len(some) * ENTRY_BYTES, begin * ENTRY_BYTES)
+            data = self._entries(begin, len(some))
             for at, row in enumerate(some):
                 yield unpack_entry(data, at * ENTRY_BYTES)[2] if len(data) >= (at + 1) * ENTRY_BYTES else row + 1, row
+
+    def _entries(self, row: int, rows: int) -> bytes:
+        index, begin, size = self._index, row * ENTRY_BYTES, rows * ENTRY_BYTES
+        return index[begin : begin + size] if isinstance(index, bytes) else os.pread(index.fileno(), size, begin)
 
     def __enter__(self) -> _Input:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        self._index.close()
+        if not isinstance(self._index, bytes):
+            self._index.close()
 
 
 class _Writer:

@@ -107,7 +107,7 @@ class Sealing:
         output, error = self._blobs.scratch(), self._blobs.scratch()
         rejected = str(await self._blobs.local(terms.rejected_key)) if terms.rejected_key else ""
         plan = Plan(
-            input=str(batch.input.path), index=str(batch.index), results=tuple(await self._ledger.results(batch.batch_id, batch)),
+            input=str(batch.input.path), index=batch.index, results=tuple(await self._ledger.results(batch.batch_id, batch)),
             prefix=batch.prefix, row_count=terms.row_count, models=batch.models,
             unrun=_UNRUN.get(batch.stop_reason, _UNRUN[pb.StopBatchRequest.REASON_FAILED]),
             rejected=rejected, output=str(output), error=str(error),

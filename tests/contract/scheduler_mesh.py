@@ -89,17 +89,22 @@ class Mesh:
         """Find a blob's file."""
         return list((self.settings.data / "blobs").glob(f"*/{key}"))
 
-    async def submit(self, lines: list[bytes], *, shard_rows: int = 10, **terms: Any) -> str:
-        """Submit a batch of these lines."""
+    async def submit(self, lines: list[bytes], *, shard_rows: int = 10, few: bool = False, **terms: Any) -> str:
+        """Submit a batch of these lines; with its index, no blob of it, if they are `few`."""
         batch_id = terms.pop("batch_id", None) or ids.new("batch_")
         models = await make_blobs(self.settings, batch_id, lines)
+        index = self.blobs(f"index-{batch_id}")[0]
+        entries = index.read_bytes() if few else b""
+        if few:
+            index.unlink()
         request = pb.SubmitBatchRequest(
             batch_id=batch_id,
             tenant=terms.pop("tenant", "default"),
             endpoint=CHAT,
             lane=terms.pop("lane", engine_pb2.LANE_STANDARD),
             input_blob_key=f"input-{batch_id}",
-            index_blob_key=f"index-{batch_id}",
+            index_blob_key="" if few else f"index-{batch_id}",
+            index=entries,
             shards=shards_of(models, shard_rows),
             row_count=terms.pop("row_count", len(models)),
             **terms,

@@ -37,13 +37,13 @@ def names_in(path: Path) -> list[str]:
     return [json.loads(line)["custom_id"] for line in path.read_bytes().splitlines()]
 
 
-async def half_done(running: Mesh, rows: int, done: int) -> tuple[EchoEngine, str]:
+async def half_done(running: Mesh, rows: int, done: int, *, few: bool = False) -> tuple[EchoEngine, str]:
     """Run a batch until `done` rows are recorded; the others hang."""
     engine = EchoEngine(running.settings.data)
     engine.respond = lambda sequence: answer(sequence) if len(engine.sequences) <= done else None
     await engine.start(running.stub)
     running.engines.append(engine)
-    batch_id = await running.submit(lines_of(rows))
+    batch_id = await running.submit(lines_of(rows), few=few)
     await eventually(lambda: running.progress(batch_id), lambda progress: progress.counts.completed == done)
     return engine, batch_id
 
@@ -67,6 +67,22 @@ async def test_a_restart_goes_on_where_it_was(settings: Settings) -> None:
         assert (await running.progress(batch_id)).state == pb.Progress.STATE_SEALED
         output, _ = await running.sealed(batch_id)
         assert len(output) == 40
+
+
+async def test_an_index_that_came_with_its_batch_lasts(settings: Settings) -> None:
+    """The rows run, and after a restart the others get error lines with their ids; one of a wrong length is refused."""
+    async with mesh(quick(settings)) as running:
+        _, batch_id = await half_done(running, 20, 13, few=True)
+        with pytest.raises(errors.InvalidRequest):
+            await running.submit(lines_of(3), few=True, row_count=2, batch_id="batch_x")
+    async with mesh(quick(settings)) as running:
+        await rpc.call(running.stub.StopBatch, pb.StopBatchRequest(batch_id=batch_id, reason=pb.StopBatchRequest.REASON_CANCELLED))
+        output, error = await running.sealed(batch_id)
+        assert len(output) == 13
+        wanted = {json.loads(line)["custom_id"]: number for number, line in enumerate(lines_of(20), 1)}
+        assert {line["custom_id"]: line["error"]["line"] for line in error} == {
+            name: number for name, number in wanted.items() if name not in {line["custom_id"] for line in output}
+        }
 
 
 async def test_a_torn_last_line_is_cut_and_its_row_runs_again(settings: Settings) -> None:

@@ -193,3 +193,15 @@ def test_entries_point_at_exactly_the_lines(
     found = entries(order)
     assert [data[offset : offset + length] for offset, length, _ in found] == lines
     assert [data.count(b"\n", 0, offset) + 1 for offset, _, _ in found] == [number for _, _, number in found]
+
+
+def test_the_index_of_few_rows_is_in_the_plan(run: Run, order: Order) -> None:
+    """It is the same as in a file, sorted by model, and no file is made; one row more, and there is the file alone."""
+    data = b"\n".join((line("a"), line("b", body=body(model="org/other")), line("c")))
+    inline = run(data, mixed_models=True, few_rows=3).plan
+    assert inline is not None
+    assert not Path(order.index_path).exists()
+    written = run(data, mixed_models=True, few_rows=2).plan
+    assert written is not None
+    assert (inline.shards, written.index) == (written.shards, b"")
+    assert inline.index == Path(order.index_path).read_bytes()

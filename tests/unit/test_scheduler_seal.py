@@ -41,7 +41,7 @@ def test_every_row_is_written_once_in_input_order(seed: int, tmp_path: Path) -> 
     starts = {number: sum(len(line) + 1 for line in list(lines.values())[: number - 1]) for number in lines}
     by_model = [[number for number in lines if number % models == model and number not in rejected] for model in range(models)]
     numbers = [number for run in by_model for number in run]
-    (tmp_path / "index").write_bytes(b"".join(_ENTRY.pack(starts[number], len(lines[number]), number) for number in numbers))
+    entries = b"".join(_ENTRY.pack(starts[number], len(lines[number]), number) for number in numbers)
     bad = {number: b'{"custom_id":null,"error":{"line":%d}}\n' % number for number in rejected}
     (tmp_path / "rejected").write_bytes(b"".join(bad.values()))
     rows = [row for row in range(len(numbers)) if dice.random() < dice.choice([0.5, 1, 1])]
@@ -51,9 +51,11 @@ def test_every_row_is_written_once_in_input_order(seed: int, tmp_path: Path) -> 
     again = b"".join(result(row, good=True, size=1) for row in rows[:3])
     (tmp_path / "journal").write_bytes(journal + again + b"\0\n" + result(0, good=True, size=3))
     firsts = [sum(map(len, by_model[:model])) for model in range(models) if by_model[model]]
+    (tmp_path / "index").write_bytes(entries)
     plan = Plan(
-        input=str(tmp_path / "input"), index=str(tmp_path / "index"), results=pieces(tmp_path, len(journal + again)),
-        prefix=PREFIX, row_count=len(numbers), models=tuple(firsts), unrun=("u", "m"),
+        input=str(tmp_path / "input"), index=entries if seed % 2 else tmp_path / "index",
+        results=pieces(tmp_path, len(journal + again)), prefix=PREFIX, row_count=len(numbers), models=tuple(firsts),
+        unrun=("u", "m"),
         rejected=str(tmp_path / "rejected") if rejected else "", output=str(tmp_path / "output"), error=str(tmp_path / "error"),
     )  # fmt: skip
     sealed = seal(plan)
@@ -74,7 +76,7 @@ def test_a_batch_whose_input_is_lost_can_still_be_sealed(tmp_path: Path) -> None
     (tmp_path / "journal").write_bytes(result(1, good=True, size=1))
     gone = str(tmp_path / "gone")
     plan = Plan(
-        input=gone, index=gone, results=pieces(tmp_path, 1 << 30, whole=False), prefix=PREFIX, row_count=3, models=(0,),
+        input=gone, index=Path(gone), results=pieces(tmp_path, 1 << 30, whole=False), prefix=PREFIX, row_count=3, models=(0,),
         unrun=("u", "m"), output=str(tmp_path / "output"), error=str(tmp_path / "error"),
     )  # fmt: skip
     output, error = seal(plan)
@@ -101,7 +103,7 @@ def test_pieces_are_read_as_one_file(tmp_path: Path) -> None:
         told.append(
             seal(
                 Plan(
-                    input=gone, index=gone, results=results, prefix=PREFIX, row_count=8, models=(0,), unrun=("u", "m"),
+                    input=gone, index=Path(gone), results=results, prefix=PREFIX, row_count=8, models=(0,), unrun=("u", "m"),
                     output=output, error=error,
                 )
             )

@@ -9,9 +9,10 @@
 
 -- name: insert_submission
 insert into submissions (batch_id, submit_order, tenant, endpoint, lane, expire_at, input_key, index_key, row_count,
-                         body_defaults, deterministic, rejected_key, rejected_count, recording)
+                         body_defaults, deterministic, rejected_key, rejected_count, entries, recording)
  values (:batch_id, (select coalesce(max(earlier.submit_order), 0) + 1 from submissions as earlier), :tenant, :endpoint, :lane,
-         :expire_at, :input_key, :index_key, :row_count, :body_defaults, :deterministic, :rejected_key, :rejected_count, :recording)
+         :expire_at, :input_key, :index_key, :row_count, :body_defaults, :deterministic, :rejected_key, :rejected_count, :entries,
+         :recording)
  on conflict (batch_id) do nothing
 
 -- name: insert_shard
