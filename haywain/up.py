@@ -41,6 +41,7 @@ _SETTINGS_EXIT = 78
 _STEADY_SECONDS = 10.0
 _STARTS_BEFORE_READY = 5
 _WAITING_SECONDS = 5.0
+_LAST_BYTES = 8_192
 
 
 def command(chosen: Settings) -> int:
@@ -200,9 +201,11 @@ class _Mesh:
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get("/health")).status_code == 200:
                         break
-                if clock() >= say_at and ".waiting" in (line := self._last_line("engine")):
-                    say_at = clock() + 6 * _WAITING_SECONDS
-                    _say(f"the engine waits for what it wraps: {line}")
+                if clock() >= say_at:
+                    say_at = clock() + _WAITING_SECONDS
+                    if ".waiting" in (line := self._last_line("engine")):
+                        say_at = clock() + 6 * _WAITING_SECONDS
+                        _say(f"the engine waits for what it wraps: {line}")
                 await asyncio.sleep(0.05)
         self._ready = True
         print(f"ready {url}", flush=True)
@@ -231,9 +234,17 @@ class _Mesh:
                 process.kill()
 
     def _last_line(self, name: str) -> str:
-        log = self._settings.data / "logs" / f"{name}.log"
-        lines = log.read_bytes()[-8192:].decode("utf-8", "replace").splitlines() if log.exists() else []
-        return next((line for line in reversed(lines) if line.strip()), f"{name} said nothing")
+        return _last_line(self._settings.data / "logs" / f"{name}.log") or f"{name} said nothing"
+
+
+def _last_line(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:  # of a log that is months old, only the end
+            opened.seek(max(0, opened.seek(0, os.SEEK_END) - _LAST_BYTES))
+            lines = opened.read(_LAST_BYTES).decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return next((line for line in reversed(lines) if line.strip()), "")
 
 
 def _words(name: str) -> list[str]:
