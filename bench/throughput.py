@@ -1,13 +1,16 @@
 """Rows a second through the whole mesh with the echo engine: REST upload to downloaded output, and what each process needs for it.
 
-    python bench/throughput.py --rows 50000 [--row-bytes 200] [--slots 128]
+    python bench/throughput.py --rows 50000 [--row-bytes 200] [--slots 512] [--database postgresql] [--cancel]
 
-Prints one line a stage, the total, and each process's highest resident memory and processor time.
+Prints one line a stage, the total, and each process's highest resident memory and processor time. `--cancel` cancels the batch
+once a tenth of its rows is recorded, and counts the lines of both files. `--database postgresql` starts a server of its own, and
+needs what the tests need.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -15,12 +18,15 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 
 TERMINAL = ("completed", "failed", "expired", "cancelled")
+_POLL_SECONDS = 0.2
 
 
 class Family(threading.Thread):
@@ -101,39 +107,99 @@ def write_input(path: Path, rows: int, row_bytes: int) -> None:
             )
 
 
-def measure(client: httpx.Client, source: Path, results: Path, rows: int) -> None:
-    """Run one batch, printing the stages."""
-    began = last = time.perf_counter()
+class Run:
+    """One batch, from its upload on; prints how long each stage took."""
 
-    def stage(name: str) -> None:
-        nonlocal last
+    def __init__(self, client: httpx.Client, results: Path) -> None:
+        """`results` is where downloads go."""
+        self._client = client
+        self._results = results
+        self._began = self._last = time.perf_counter()
+        self._batch: dict[str, Any] = {}
+
+    def stage(self, name: str) -> None:
+        """Print a stage that ended."""
         now = time.perf_counter()
-        print(f"{name:<12} {now - last:8.2f} s", flush=True)
-        last = now
+        print(f"{name:<12} {now - self._last:8.2f} s", flush=True)
+        self._last = now
 
-    with source.open("rb") as file:
-        uploaded = client.post("/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", file)}).raise_for_status().json()
-    stage("upload")
-    body = {"input_file_id": uploaded["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    batch = client.post("/v1/batches", json=body).raise_for_status().json()
-    status = batch["status"]
-    while batch["status"] not in TERMINAL:
-        time.sleep(0.05)
-        batch = client.get(f"/v1/batches/{batch['id']}").raise_for_status().json()
-        if batch["status"] != status:
-            stage(status)
-            status = batch["status"]
-    if batch["status"] != "completed" or batch["request_counts"] != {"total": rows, "completed": rows, "failed": 0}:
-        sys.exit(f"not completed: {json.dumps(batch)[:1000]}")
-    with client.stream("GET", f"/v1/files/{batch['output_file_id']}/content") as response, results.open("wb") as file:
-        for chunk in response.raise_for_status().iter_bytes():
-            file.write(chunk)
-    stage("download")
-    total = time.perf_counter() - began
-    print(f"{'total':<12} {total:8.2f} s  {rows / total:,.0f} rows/s")
-    with results.open("rb") as file:
-        if sum(1 for _ in file) != rows:
+    def create(self, source: Path) -> None:
+        """Upload the input and create the batch."""
+        with source.open("rb") as file:
+            sent = self._client.post("/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", file)})
+        uploaded = sent.raise_for_status().json()
+        self.stage("upload")
+        body = {"input_file_id": uploaded["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        self._batch = self._client.post("/v1/batches", json=body).raise_for_status().json()
+
+    def follow(self, *, until_rows: int | None = None) -> dict[str, Any]:
+        """Wait until the batch ended, or so many rows are recorded."""
+        while (status := self._batch["status"]) not in TERMINAL:
+            if until_rows is not None and self._batch["request_counts"]["completed"] >= until_rows:
+                break
+            time.sleep(_POLL_SECONDS)
+            self._batch = self._client.get(f"/v1/batches/{self._batch['id']}").raise_for_status().json()
+            if self._batch["status"] != status:
+                self.stage(status)
+        return self._batch
+
+    def complete(self, source: Path, rows: int) -> None:
+        """Run it to its end and download the output."""
+        self.create(source)
+        batch = self.follow()
+        if batch["status"] != "completed" or batch["request_counts"] != {"total": rows, "completed": rows, "failed": 0}:
+            sys.exit(f"not completed: {json.dumps(batch)[:1000]}")
+        self.download(batch["output_file_id"])
+        self.stage("download")
+        total = time.perf_counter() - self._began
+        print(f"{'total':<12} {total:8.2f} s  {rows / total:,.0f} rows/s")
+        if self.lines() != rows:
             sys.exit("lines are missing")
+
+    def cancel(self, source: Path, rows: int) -> None:
+        """Cancel it when a tenth is recorded, and see that each row is in one of the files."""
+        self.create(source)
+        self.follow(until_rows=rows // 10)
+        self.stage("a tenth")
+        self._batch = self._client.post(f"/v1/batches/{self._batch['id']}/cancel").raise_for_status().json()
+        began = time.perf_counter()
+        batch = self.follow()
+        print(f"{batch['status']:<12} {time.perf_counter() - began:8.2f} s after the answer to the cancel")
+        self.download(batch["output_file_id"])
+        ran = self.lines()
+        self.download(batch["error_file_id"])
+        unrun = self.lines()
+        print(f"{ran} rows in the output, {unrun} in the error file")
+        if batch["status"] != "cancelled" or ran + unrun != rows:
+            sys.exit(f"rows are missing: {json.dumps(batch)[:1000]}")
+
+    def download(self, file_id: str) -> None:
+        """Download a file."""
+        with self._client.stream("GET", f"/v1/files/{file_id}/content") as response, self._results.open("wb") as file:
+            for chunk in response.raise_for_status().iter_bytes():
+                file.write(chunk)
+
+    def lines(self) -> int:
+        """Count the lines of what was downloaded last."""
+        with self._results.open("rb") as file:
+            return sum(1 for _ in file)
+
+
+@contextlib.contextmanager
+def database(kind: str) -> Iterator[list[str]]:
+    """Give the settings of a database that lives as long as the block."""
+    if kind == "sqlite":
+        yield []
+        return
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    from postgres_fixture import PostgresServer  # noqa: PLC0415 - needs the test extra
+
+    server = PostgresServer()
+    try:
+        server.start()
+        yield [f"db.url={server.database()}"]
+    finally:
+        server.close()
 
 
 def main() -> None:
@@ -141,15 +207,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--row-bytes", type=int, default=250)
-    parser.add_argument("--slots", type=int, default=128)
+    parser.add_argument("--slots", type=int, default=512)
     parser.add_argument("--port", type=int, default=10911)
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--cancel", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="hwbench") as folder:
+    with tempfile.TemporaryDirectory(prefix="hwbench") as folder, database(options.database) as sets:
         source = Path(folder) / "in.jsonl"
         write_input(source, options.rows, options.row_bytes)
         print(f"{options.rows} rows, {source.stat().st_size / 1e6:.0f} MB")
         size = source.stat().st_size + 1_000_000
-        sets = [f"engine.echo.slots={options.slots}", f"batches.max_lines={options.rows}", f"files.max_file_bytes={size}"]
+        sets += [f"engine.echo.slots={options.slots}", f"batches.max_lines={options.rows}", f"files.max_file_bytes={size}"]
         sets += [f"envoy.max_upload_bytes={size + 1_000_000}", f"scheduler.intake_rows={max(options.rows, 1_000_000)}"]
         sets.append(f"batches.max_line_bytes={max(1_048_576, 2 * options.row_bytes)}")
         words = [sys.executable, "-m", "haywain", "up", "--engine", "echo", "--data", f"{folder}/data", "--port", str(options.port)]
@@ -163,7 +231,8 @@ def main() -> None:
             family = Family(mesh.pid)
             family.start()
             with httpx.Client(base_url=f"http://127.0.0.1:{options.port}", timeout=None, trust_env=False) as client:  # noqa: S113
-                measure(client, source, Path(folder) / "out.jsonl", options.rows)
+                run = Run(client, Path(folder) / "out.jsonl")
+                (run.cancel if options.cancel else run.complete)(source, options.rows)
             family.stop()
             print(f"others kept {family.others():.2f} of {psutil.cpu_count()} processors busy")
             seconds = family.seconds()
