@@ -61,7 +61,10 @@ class Gathered(Generic[_Asked, _Told]):
 
     async def _outcomes(self, group: list[tuple[_Asked, asyncio.Future[_Told]]]) -> Sequence[_Told | BaseException]:
         try:
-            return await self._act([asked for asked, _ in group])
+            outcomes = await self._act([asked for asked, _ in group])
+            if len(outcomes) != len(group):  # nobody could tell whose they are
+                raise ValueError(f"{len(outcomes)} outcomes of {len(group)} calls")
+            return outcomes
         except asyncio.CancelledError:
             for _, answer in (*group, *self._waiting):
                 answer.cancel()

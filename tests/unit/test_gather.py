@@ -55,6 +55,19 @@ async def test_several_may_be_under_way() -> None:
     assert double.groups == [[0], [1], [2, 3]]
 
 
+async def test_outcomes_that_are_too_few_leave_nobody_waiting() -> None:
+    """When it isn't clear whose an outcome is, all fail, and who comes later is none the worse."""
+    double = Doubler()
+
+    async def forgetful(numbers: list[int]) -> Sequence[int | BaseException]:
+        return (await double(numbers))[: 2 if len(numbers) > 2 else None]
+
+    asking = await begun(Gathered(forgetful, most=3), range(5))
+    double.may.set()
+    outcomes = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 5)
+    assert [outcome if isinstance(outcome, int) else type(outcome) for outcome in outcomes] == [0, *[ValueError] * 3, 8]
+
+
 async def test_an_outcome_that_is_an_exception_is_raised_by_its_caller_only() -> None:
     """One that fails doesn't touch those beside it."""
     double = Doubler()
