@@ -20,7 +20,7 @@ def download(rest: Rest, path: str, into: BinaryIO) -> None:
     """Write what `path` answers to `into`, an empty file.
 
     After a lost connection only the rest is asked for, as long as it is the rest of the same version. Retries are counted from the
-    last byte that came.
+    last byte that came for the first time.
     """
     part = _Part(into)
     patience = rest.patience()
@@ -29,8 +29,8 @@ def download(rest: Rest, path: str, into: BinaryIO) -> None:
             with rest.once("GET", path, headers=part.headers()) as response:
                 part.begin(response)
                 for chunk in response.iter_raw():
-                    part.add(chunk)
-                    patience.renew()
+                    if part.add(chunk):
+                        patience.renew()
                 return part.end()
         except (ConnectionLost, TryLater) as error:
             patience.wait(error)
@@ -41,7 +41,7 @@ class _Part:
 
     def __init__(self, into: BinaryIO) -> None:
         self._into = into
-        self._have = 0
+        self._have = self._most = 0
         self._size: int | None = None
         self._etag = ""
 
@@ -67,10 +67,12 @@ class _Part:
         self._size = int(length) if length.isdigit() else None
         self._etag = response.headers.get("etag", "")
 
-    def add(self, chunk: bytes) -> None:
-        """Write the next bytes."""
+    def add(self, chunk: bytes) -> bool:
+        """Write the next bytes; True when no try came so far before."""
         self._into.write(chunk)
         self._have += len(chunk)
+        before, self._most = self._most, max(self._most, self._have)
+        return self._most > before
 
     def end(self) -> None:
         """Check that all of it is here."""

@@ -91,6 +91,14 @@ def test_a_server_without_ranges() -> None:
     assert client(Server(1000, 900, deaf=True)).download_file_content("file-1") == CONTENT
 
 
+def test_a_server_without_ranges_that_always_breaks_off() -> None:
+    """What came before is no progress when it comes again: it isn't asked for for ever."""
+    server = Server(*[1000] * 40, deaf=True)
+    with pytest.raises(ConnectionLost):
+        client(server).download_file_content("file-1")
+    assert len(server.asked) == 4
+
+
 def test_another_part_than_was_asked_for_is_not_taken() -> None:
     """A 206 that starts elsewhere never gets into the file; the next try starts over."""
     broken = [True]
