@@ -45,7 +45,7 @@ document.addEventListener("visibilitychange", () => {
 
 batches.start(refreshSoon);
 upload.start(async () => {
-  await batches.showNewest();
+  await batches.showNewest().catch(() => {}); // the batch is there all the same
   refreshSoon();
 });
 refreshSoon();

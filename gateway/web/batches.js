@@ -8,12 +8,13 @@ import { at, count, iso, rate, rows, since, span, STATUS, STOPPED, TERMINAL, WAI
 const PAGE = 25;
 const WHOLE_MS = 5_000; // a page may hold thousands of bad lines: in between, only what runs is asked for
 const FEW = 6;
+const NAMES = 1_000; // a page may stay open for weeks
 const DETAILS = ["Batch", "Model", "Endpoint", "Input", "Priority", "Metadata", "Tokens", "Created", "Started", "Ended", "Expires"];
 
 const news = byId("news");
 const notices = byId("notices");
 const names = new Map(); // file ids to names; null while one is asked for, and for files that are no more
-const statuses = new Map(); // what was shown last, to tell what is new
+let statuses = new Map(); // of the batches that are shown, to tell what is new
 const pages = [""]; // the `after` of each page up to the one that is shown
 let shown = { after: null, at: -Infinity, batches: [] };
 
@@ -53,6 +54,7 @@ async function refreshWhole() {
 function show(batches) {
   list.show(batches, (batch) => batch.id);
   batches.forEach(tellNews);
+  statuses = new Map(batches.map((batch) => [batch.id, batch.status]));
 }
 
 export async function showNewest() {
@@ -80,7 +82,6 @@ async function turned(refreshSoon) {
 // Who can't see the page hears of what begins and ends, not of each figure.
 function tellNews(batch) {
   const before = statuses.get(batch.id);
-  statuses.set(batch.id, batch.status);
   if (before === undefined || before === batch.status) return;
   const { total, failed } = batch.request_counts;
   const figures = TERMINAL.has(batch.status) && total ? `, ${rows(total)}, ${count(total - failed)} completed` : "";
@@ -92,14 +93,17 @@ function shownName(batch) {
   return typeof name === "string" && name ? name : batch.id;
 }
 
-export const nameFile = (file) => names.set(file.id, file.filename);
+export function nameFile(fileId, name) {
+  names.set(fileId, name);
+  if (names.size > NAMES) names.delete(names.keys().next().value);
+}
 
 async function findName(view, fileId) {
   if (!fileId || names.has(fileId)) return;
-  names.set(fileId, null); // asked for, once
+  nameFile(fileId, null); // asked for, once
   try {
     const file = await get(`/v1/files/${encodeURIComponent(fileId)}`);
-    names.set(fileId, file.filename);
+    nameFile(fileId, file.filename);
     setText(view.title, file.filename);
   } catch (error) {
     if (error.status !== 404) names.delete(fileId);

@@ -40,7 +40,7 @@ async function run(file, created) {
       setWidth(view.bar, part);
       setText(view.state, part < 1 ? `${Math.round(part * 100)} % of ${bytes(file.size)}` : "Storing…");
     });
-    nameFile(stored);
+    nameFile(stored.id, stored.filename);
     setText(view.state, "Creating the batch…");
     const batch = await post("/v1/batches", body(stored.id));
     setWidth(view.bar, 1);

@@ -111,11 +111,17 @@ def test_bad_lines_have_their_numbers(seen: dict[str, Any]) -> None:
     assert "Must be .jsonl" in seen["notTaken"]
 
 
+def test_a_batch_is_created_before_it_is_listed(seen: dict[str, Any]) -> None:
+    """A list that can't be had just now makes nobody believe that the upload has to be done again."""
+    assert seen["unlisted"] == ["done", "Batch created"]
+
+
 def test_every_page(seen: dict[str, Any]) -> None:
     """More than a hundred batches are there, each on one page, and the way back leads to the first."""
     assert seen["pages"] == 5
-    assert len(seen["titles"]) == len(set(seen["titles"])) == 108
+    assert len(seen["titles"]) == len(set(seen["titles"])) == 109
     assert seen["back"] == "Page 1"
+    assert seen["mostKept"] <= 26, "what was shown before is kept"
 
 
 def test_nothing_of_users_becomes_html(seen: dict[str, Any]) -> None:
