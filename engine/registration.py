@@ -20,16 +20,19 @@ async def register(scheduler: str, engine: pb.Engine) -> NoReturn:
     """Register with the scheduler at this address, and go on doing so as often as it asks; while it is away, 4 times a second."""
     request = scheduler_pb2.RegisterEngineRequest(engine=engine)
     known: bool | None = None
+    refusal = ""
     async with rpc.channel(scheduler, retry_ms=int(_RETRY_SECONDS * 1_000)) as channel:
         stub: Any = scheduler_pb2_grpc.SchedulerServiceStub(channel)
         while True:
             try:
                 answer = await rpc.call(stub.RegisterEngine, request, timeout=_CALL_SECONDS, wait=False)
             except errors.HaywainError as error:
-                if known is None:  # both start together: no reason to worry yet
+                away = isinstance(error, errors.Unavailable | errors.DeadlineExceeded)
+                if known is None and away:  # both start together: no reason to worry yet
                     _log.info("engine.waits_for_scheduler")
-                elif known:
+                elif known or (refusal != error.message and not away):
                     _log.warning("engine.not_registered", error=error.message)
+                refusal = refusal if away else error.message
                 known, pause = False, _RETRY_SECONDS
             else:
                 if not known:

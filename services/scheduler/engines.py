@@ -22,7 +22,7 @@ import grpc
 from haywain import crash, log, rpc
 from haywain.clock import Clock
 from haywain.engine.v1 import engine_pb2, engine_pb2_grpc
-from haywain.errors import InvalidRequest, NotFound
+from haywain.errors import Conflict, InvalidRequest, NotFound
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import SchedulerSettings
 from services.scheduler.dispatch import Dispatcher
@@ -99,7 +99,10 @@ class Engines:
                 self._sweep()
 
     def register(self, engine: engine_pb2.Engine) -> bool:
-        """Take a registration or heartbeat; True when it should be remembered: new, or not told for long. Raises InvalidRequest."""
+        """Take a registration or heartbeat; True when it should be remembered: new, or not told for long.
+
+        Raises InvalidRequest, Conflict.
+        """
         if not (engine.engine_id and engine.address and engine.models and engine.slots > 0):
             raise InvalidRequest("an engine registers with an id, an address, models and slots")
         self.registered.set()
@@ -113,6 +116,8 @@ class Engines:
             news = now - entry.told > _TELL_SECONDS
             entry.told = now if news else entry.told
             return news
+        if entry is not None and self._is_another(entry, engine):
+            raise Conflict(f"The engine at {entry.engine.address} is called '{engine.engine_id}', too: set engine.id.")
         if entry is not None and entry.running is not None:
             entry.replaced = entry.engine.incarnation == engine.incarnation
             entry.running.cancel()
@@ -122,6 +127,12 @@ class Engines:
         new.draining = new.draining or self._drained.get(engine.engine_id) == engine.incarnation
         self._connect(new)
         return True
+
+    def _is_another(self, entry: Entry, engine: engine_pb2.Engine) -> bool:
+        """Tell whether the engine that is known is alive beside one of the same name: they would take each other's rows away."""
+        alive = entry.link is not None and entry.link.ready and entry.state != _State.STATE_LOST
+        known = entry.engine
+        return alive and known.incarnation != engine.incarnation and known.address != engine.address
 
     def remember(self, engine: engine_pb2.Engine) -> None:
         """Know an engine of an earlier life of the scheduler; it is lost until it registers."""

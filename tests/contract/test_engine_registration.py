@@ -99,6 +99,22 @@ async def test_a_scheduler_that_comes_back_hears_of_the_engine_soon(data_dir: Pa
     assert len(incarnations) == 1
 
 
+async def test_an_engine_that_is_refused_says_why(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A scheduler that won't have it isn't taken for one that is away: the log has the reason, once."""
+    settings = echo_settings(data_dir)
+    stopping = asyncio.Event()
+    async with scheduler_at(settings) as scheduler:
+        scheduler.refuse = True
+        serving = asyncio.create_task(service.serve(settings, stopping))
+        for _ in range(3):
+            await scheduler.next()
+        stopping.set()
+        await serving
+    said = [line for line in capsys.readouterr().out.splitlines() if "engine.not_registered" in line]
+    assert len(said) == 1
+    assert "no room for another engine" in said[0]
+
+
 async def test_each_start_is_a_new_incarnation(data_dir: Path) -> None:
     """A restarted engine keeps its id and has another incarnation."""
     settings = echo_settings(data_dir)

@@ -98,6 +98,25 @@ async def test_an_engine_that_falls_silent_is_lost(settings: Settings) -> None:
         assert engine.streams == 2
 
 
+async def test_two_engines_of_one_name_do_not_take_each_others_rows_away(settings: Settings) -> None:
+    """While one lives, another of its name at another address is refused; once it is gone, the other is let in."""
+    async with mesh(quick(settings)) as running:
+        first = await with_engine(running)
+        first.respond = lambda _: None
+        batch_id = await running.submit(lines_of(2))
+        await eventually(lambda: len(first.held), lambda held: held == 2)
+        second = EchoEngine(settings.data, "other")
+        second.description.engine_id, second.description.incarnation = "e0", "2"
+        running.engines.append(second)
+        with pytest.raises(errors.Conflict, match="is called 'e0', too"):
+            await second.start(running.stub)
+        await first.register(running.stub)
+        assert (first.streams, second.streams) == (1, 0)
+        await first.kill()
+        second._beating = asyncio.create_task(second._beat(running.stub))
+        assert (await running.ended(batch_id)).counts.completed == 2
+
+
 async def test_lies_are_ignored(settings: Settings) -> None:
     """Results for unknown ids, second results and chunks that nobody asked for change nothing."""
     async with mesh(quick(settings)) as running:
