@@ -126,10 +126,18 @@ class Sealing:
                 raise errors.Unavailable("the sealing process died", retry_after=1) from failure
             raise
         sealed_json = msgspec.json.encode(both).decode()
-        remembered = await self._ledger.sealed(batch, turn, sealed_json)
+        try:
+            remembered = await self._ledger.sealed(batch, turn, sealed_json)
+        except errors.BatchMissing:  # the turn was lost so long ago that nobody will look for what is left of it
+            await self._drop_turn(batch, turn)
+            raise
         crash.point("scheduler:seal-recorded")
         batch.submission = msgspec.structs.replace(batch.submission, sealed=remembered)
         return msgspec.json.decode(remembered, type=_Both)
+
+    async def _drop_turn(self, batch: Batch, turn: int) -> None:
+        for kind in ("output", "error"):
+            await self._blobs.delete(_key(kind, batch.batch_id, turn))
 
 
 def keys_of_lost_turns(batch_id: str, sealed: str) -> list[str]:

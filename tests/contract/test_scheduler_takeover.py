@@ -144,3 +144,20 @@ async def test_who_may_run_together(shared_settings: Settings) -> None:
             await Scheduler.open(quick(shared_settings))
         async with mesh(replica(shared_settings, 2)):
             pass
+
+
+async def test_a_turn_that_is_lost_until_the_batch_is_forgotten_leaves_nothing(shared_settings: Settings) -> None:
+    """A scheduler that was paused while it sealed, and wakes up when all is over, takes its files away itself."""
+    async with pair(shared_settings, shared_settings.db.url, Ahead(0.0)) as both:
+        batch_id = await both.a.submit(lines_of(5))
+        await both.a.ended(batch_id)
+        paused = both.a.scheduler.intake.get(batch_id)
+        turn = await both.a.scheduler._ledger.seal_turn(paused)
+        clock = both.b.scheduler._clock
+        assert isinstance(clock, Ahead)
+        clock.seconds = 100.0
+        await both.b.sealed(batch_id)
+        await rpc.call(both.b.stub.ForgetBatch, pb.ForgetBatchRequest(batch_id=batch_id))
+        with pytest.raises(errors.BatchMissing):
+            await both.a.scheduler._sealing._seal_in_turn(paused, turn)
+        assert (turn, both.a.blobs(f"output-{batch_id}"), len(both.a.blobs(f"output-{batch_id}-2"))) == (1, [], 1)
