@@ -232,7 +232,7 @@ class Dispatcher:
         asyncio.get_running_loop().call_later(_REST_SECONDS, self._rested, batch)
 
     def _rested(self, batch: Batch) -> None:
-        if not batch.ended:
+        if not batch.ended and not batch.forgotten:
             self.add(batch)
             for held in batch.held.values():
                 self.refresh(batch, held.key[0])

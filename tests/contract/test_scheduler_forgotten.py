@@ -50,3 +50,15 @@ async def test_many_small_batches_all_end(settings: Settings, capfd: pytest.Capt
                 group.create_task(through(running, rows % 3 + 1))
         assert not running.scheduler.intake.batches
     assert "lease.lost" not in "".join(capfd.readouterr())
+
+
+async def test_a_batch_that_rests_while_it_is_forgotten_does_not_come_back(settings: Settings) -> None:
+    """Another scheduler ran and forgot it while this one waited for the disk: nothing of it stays here."""
+    async with mesh(quick(settings)) as running:
+        batch_id = await running.submit(lines_of(3))
+        scheduler = running.scheduler
+        batch = scheduler.intake.get(batch_id)
+        scheduler.dispatcher._rest(batch)
+        scheduler._gone(batch)
+        scheduler.dispatcher._rested(batch)
+        assert not scheduler.dispatcher._batches
