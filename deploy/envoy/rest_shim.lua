@@ -4,8 +4,9 @@ local TYPES = { [403] = "permission_error", [429] = "rate_limit_error" }
 local HIDDEN = { "grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-accept-encoding", "grpc-encoding",
                  "x-haywain-error", "x-http-status", "x-content-length", "x-haywain-undone", "x-haywain-flags" }
 local BODILESS = { GET = true, HEAD = true, DELETE = true }
-local ANSWER_LOST = '{"error":{"message":"The batch %s was created, but the answer that told so was lost. Do not create it again.",' ..
+local ANSWER_LOST = '{"error":{"message":"The batch %s was created, but the answer that told so was lost. %s",' ..
   '"type":"invalid_request_error","param":null,"code":"answer_lost"}}'
+local GET_IT, LEAVE_IT = "Repeat the request with its Idempotency-Key to get it.", "Do not create it again."
 local GENERIC = "The server had an error while processing your request."
 
 do -- Every Lua begins with the same numbers: two Envoys would give creations the same ids, and one batch to two clients.
@@ -116,6 +117,7 @@ function envoy_on_request(handle)
       local id = ("create_%x%08x%08x"):format(handle:timestamp(), math.random(0, 2 ^ 31 - 1), math.random(0, 2 ^ 31 - 1))
       headers:replace("x-haywain-creation", id)
       handle:streamInfo():dynamicMetadata():set("haywain", "creation", id)
+      if headers:get("idempotency-key") then handle:streamInfo():dynamicMetadata():set("haywain", "keyed", true) end
     end
   end
   if length and length > limit then
@@ -164,8 +166,8 @@ function envoy_on_response(handle)
     local batch = unmake(handle, creation)                 -- yields as well
     body, headers = handle:body(true), handle:headers()
     if batch then                                          -- it began, because for so long nobody could be told
-      code, envelope = 409, ANSWER_LOST:format(batch)
-      headers:replace("x-should-retry", "false")
+      code, envelope = 409, ANSWER_LOST:format(batch, metadata["keyed"] and GET_IT or LEAVE_IT)
+      headers:replace("x-should-retry", metadata["keyed"] and "true" or "false")
       headers:remove("retry-after")
     end
   end

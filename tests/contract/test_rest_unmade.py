@@ -1,4 +1,4 @@
-"""Envoy alone with a creation whose fate nobody can tell it."""
+"""Envoy and a creation whose answer died with the gateway: what batches says of it, and when batches can say nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import grpc
 import httpx
 import pytest
 from mesh import free_port, until
+from msgspec.structs import replace
 
 from gateway import envoy
+from haywain.batches.v1 import batches_pb2, batches_pb2_grpc
 from haywain.settings import BatchesSettings, EnvoySettings, Settings
 
 
@@ -41,18 +46,52 @@ def dying_gateway(settings: Settings) -> Iterator[None]:
 @pytest.mark.usefixtures("dying_gateway")
 def test_others_are_answered_meanwhile(data_dir: Path) -> None:
     """A creation that may have been made waits for batches, in vain; refused each time at once, it leaves Envoy to all others."""
-    port = free_port()
     unknown = BatchesSettings(address="nobody.invalid:1")
-    settings = Settings(data_dir=str(data_dir), envoy=EnvoySettings(port=port), batches=unknown)
+    with running(Settings(data_dir=str(data_dir), envoy=EnvoySettings(port=free_port()), batches=unknown)) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/batches", json={"input_file_id": "file-x"}, timeout=1)
+        assert _status(client) == 404
+
+
+class Begun(batches_pb2_grpc.BatchesServiceServicer):
+    """A batches service in which the batch of every creation has begun."""
+
+    def AnswerCreation(self, request: batches_pb2.AnswerCreationRequest, context: Any) -> batches_pb2.AnswerCreationResponse:
+        """Say so."""
+        assert request.failed
+        assert request.request_id.startswith("create_")
+        return batches_pb2.AnswerCreationResponse(outcome=batches_pb2.AnswerCreationResponse.OUTCOME_BATCH, batch_id="batch_x")
+
+
+@pytest.mark.usefixtures("dying_gateway")
+@pytest.mark.parametrize(("headers", "again"), [({}, "false"), ({"idempotency-key": "k"}, "true")], ids=["", "with a key"])
+def test_a_batch_that_began(settings: Settings, headers: dict[str, str], again: str) -> None:
+    """The client is told of the batch, and not to create it again; one with a key gets the answer by asking again."""
+    batches = grpc.server(ThreadPoolExecutor(2))
+    batches_pb2_grpc.add_BatchesServiceServicer_to_server(Begun(), batches)
+    batches.add_insecure_port(settings.address("batches"))
+    batches.start()
+    settings = replace(settings, envoy=EnvoySettings(port=free_port()))
+    with running(settings) as client:
+        answer = client.post("/v1/batches", json={"input_file_id": "file-x"}, headers=headers)
+    batches.stop(0)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "answer_lost")
+    assert "batch_x" in answer.json()["error"]["message"]
+    assert answer.headers["x-should-retry"] == again
+    assert "retry-after" not in answer.headers
+
+
+@contextlib.contextmanager
+def running(settings: Settings) -> Iterator[httpx.Client]:
+    """Run an Envoy; a client of it."""
+    url = f"http://127.0.0.1:{settings.envoy.port}"
     with (
         subprocess.Popen(envoy.command(settings), stderr=subprocess.DEVNULL) as process,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=5) as client,
+        httpx.Client(base_url=url, trust_env=False, timeout=5) as client,
     ):
         try:
             until("Envoy answers", lambda: _status(client) == 404)
-            with pytest.raises(httpx.ReadTimeout):
-                client.post("/v1/batches", json={"input_file_id": "file-x"}, timeout=1)
-            assert _status(client) == 404
+            yield client
         finally:
             process.kill()
 
