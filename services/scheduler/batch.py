@@ -60,7 +60,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 class Attempt:
     """A row on its way through its tries; one object from the first to the last."""
 
-    __slots__ = ("attempt", "custom_id", "held", "length", "line", "losses", "offset", "refusals", "row", "sent_at")
+    __slots__ = ("attempt", "custom_id", "held", "length", "line", "losses", "offset", "pauses", "refusals", "row", "sent_at")
 
     def __init__(self, held: Held, row: int, offset: int, length: int, line: int) -> None:
         """Offset, length and line number are the row's index entry."""
@@ -71,7 +71,7 @@ class Attempt:
         self.line = line
         self.custom_id = b""
         self.attempt = 1
-        self.losses = self.refusals = 0
+        self.losses = self.refusals = self.pauses = 0
         self.sent_at = 0.0
 
 

@@ -24,6 +24,7 @@ __all__ = ["Returns"]
 
 _RETRY_SECONDS = 0.2
 _RETRY_SECONDS_MAX = 10.0
+_PAUSES_MAX = 10
 _TIMEOUT_TICK_SECONDS = 0.25
 _log = log.get()
 
@@ -151,7 +152,8 @@ class Returns:
             call.fail(error)
 
     def _retry(self, attempt: Attempt) -> None:
-        pause = min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2.0 ** max(0, attempt.refusals - 1)) * random.uniform(0.5, 1.5)  # noqa: S311
+        pause = min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2.0**attempt.pauses) * random.uniform(0.5, 1.5)  # noqa: S311
+        attempt.pauses = min(attempt.pauses + 1, _PAUSES_MAX)  # also of one that is away: it may say so at once, again and again
         asyncio.get_running_loop().call_later(pause, self._dispatcher.again, attempt)
 
     def _stray(self, link: Link, sequence_id: int) -> None:

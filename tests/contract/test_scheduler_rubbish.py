@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -151,6 +152,25 @@ async def test_tries_are_bounded_and_spread(settings: Settings, monkeypatch: pyt
             assert fourth - third >= 0.4
         rows = [one for one in jitter if 0.5 <= one <= 1.5]
         assert len(set(rows)) >= 9
+
+
+async def test_an_engine_that_is_always_away_is_asked_less_and_less(settings: Settings) -> None:
+    """One that gives rows back at once, uncounted, because what it wraps is away, gets them after longer and longer pauses."""
+    async with mesh(quick(settings, max_attempts=2)) as running:
+        engine = await with_engine(running)
+        times: list[float] = []
+
+        def respond(sequence: engine_pb2.Sequence) -> Result:
+            times.append(asyncio.get_running_loop().time())
+            if len(times) > 4:
+                return answer(sequence)
+            error = engine_pb2.SequenceError(code="engine_unavailable", message="away")
+            return Result(sequence_id=sequence.sequence_id, status_code=503, retryable=True, error=error)
+
+        engine.respond = respond
+        assert (await running.ended(await running.submit(lines_of(1)))).counts.completed == 1
+        pauses = [later - sooner for sooner, later in itertools.pairwise(times)]
+        assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.8), strict=True))
 
 
 async def test_a_timeout_of_many_rows_frees_their_slots(settings: Settings) -> None:
