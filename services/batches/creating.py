@@ -70,7 +70,7 @@ class Creator:
         self._held = held
         self._running: dict[tuple[str, str], str] = {}
         self._pool: scheduler_pb2.GetPoolStatusResponse | None = None
-        self._pool_at = 0.0
+        self._pool_at = self._rate = 0.0
 
     async def create(self, request: batches_pb2.CreateBatchRequest) -> _Response:
         """Create a batch, or answer what an earlier request that this one repeats was answered.
@@ -234,13 +234,13 @@ class Creator:
     async def _admission(self, age: float) -> Admission:
         """Ask the scheduler how full it is, unless that was asked within `age` seconds: our own batches are counted in any case."""
         settings, now = self._settings, asyncio.get_running_loop().time()
-        rest = (self._book.rows_per_second(), settings.batches.one_active_per_file, self._held.void)
-        try:
+        capacity, rows = settings.scheduler.intake_rows, None
+        with contextlib.suppress(errors.HaywainError):
             if self._pool is None or now > self._pool_at + age:
+                self._rate = self._book.rows_per_second()
                 self._pool, self._pool_at = await self._scheduler.pool(), now
-        except errors.HaywainError:
-            return Admission(settings.scheduler.intake_rows, None, *rest)
-        return Admission(self._pool.intake_capacity, self._pool.intake_rows, *rest)
+            capacity, rows = self._pool.intake_capacity, self._pool.intake_rows
+        return Admission(capacity, rows, self._rate, settings.batches.one_active_per_file, self._held.void)
 
 
 def _keys(request: batches_pb2.CreateBatchRequest) -> list[Key]:

@@ -1,6 +1,6 @@
 """From `validating` to the scheduler: check the input, keep the plan, hand the batch in.
 
-    find models ──▶ validate ──▶ publish index and error lines ──▶ keep the plan ──▶ SubmitBatch
+    find models ──▶ validate ──▶ publish index and error lines ──▶ keep the plan, in_progress ──▶ SubmitBatch
          │             └─ bad lines ──▶ failed (or cancelled, when that was asked for meanwhile)
          └─ no engine is there at all: wait
 
@@ -27,7 +27,7 @@ from services.batches.lines import Served
 from services.batches.own_files import index_key, rejected_key
 from services.batches.peers import Scheduler
 from services.batches.record import Fault, Record
-from services.batches.store import BatchStore
+from services.batches.store import BatchStore, planned
 from services.batches.validate import Order, Verdict
 from services.batches.validator import Validator, ValidatorDied, is_small
 
@@ -63,8 +63,8 @@ class Intake:
         self._models: list[engine_pb2.ModelDescription] = []
         self._models_at = float("-inf")
 
-    async def validate(self, record: Record) -> bool:
-        """Validate a batch that has no plan yet; False when it must wait for an engine.
+    async def validate(self, record: Record) -> Record | bool:
+        """Validate a batch that has no plan yet; the batch, if it is in progress now, and False when it must wait for an engine.
 
         Raises Unavailable and StorageFull, to be tried again.
         """
@@ -88,9 +88,12 @@ class Intake:
         crash.point("batches:validated")
         await self.publish(record, found)
         crash.point("batches:index-stored")
-        await self._store.set_plan(record.batch_id, found.verdict.model, found.verdict.plan)
+        model, plan = found.verdict.model, found.verdict.plan
+        running = await self._store.move(record.batch_id, Status.IN_PROGRESS, model=model, **planned(plan))
+        if running is None:  # cancelled meanwhile
+            await self._store.set_plan(record.batch_id, model, plan)
         crash.point("batches:planned")
-        return True
+        return running or True
 
     async def look(self, record: Record, *, rejected: bool) -> Found | None:
         """Validate an input, with error lines of bad lines if they are wanted; None when there is no engine yet.

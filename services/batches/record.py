@@ -154,11 +154,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """Find the file of a kind that the batch brings with it."""
         return next((file for file in self.own_files or () if file.kind == kind), None)
 
-    def no_earlier(self, at: float) -> float:
-        """Push a time behind every one that is set already, so that timestamps stay in order whatever the clock does."""
-        times = (self.created_at, self.in_progress_at, self.finalizing_at, self.cancelling_at)
-        return max(at, *(time for time in times if time is not None))
-
 
 _BOOLEANS = ("expedited", "deterministic", "submitted", "settled", "reject", "pack", "adopted")
 _TYPES = get_type_hints(Record)

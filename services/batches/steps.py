@@ -87,12 +87,11 @@ class Steps:
             return await self._end(record, record.outcome or Status.COMPLETED)
         if record.plan is None:
             if await self._intake.is_small(record):
-                return Next.STEP if await self._intake.validate(record) else Next.MODELS
+                valid = await self._intake.validate(record)
+                return valid if isinstance(valid, Record) else Next.STEP if valid else Next.MODELS
             return Next.VALIDATION
         if record.status is Status.VALIDATING:
-            await self._intake.submit(record)
-            crash.point("batches:submitted")
-            return await self._store.move(record.batch_id, Status.IN_PROGRESS, submitted=True) or Next.STEP
+            return await self._store.move(record.batch_id, Status.IN_PROGRESS) or Next.STEP
         if not record.submitted:  # cancelled while it was validated: each row still gets its error line
             await self._intake.submit(record)
             crash.point("batches:cancelled-submitted")
@@ -102,6 +101,9 @@ class Steps:
     async def _run(self, record: Record) -> Next | Record:
         if self._book.is_lost(record.batch_id):
             await self._give_again(record)
+        elif not record.submitted and self._book.get(record.batch_id) is None:
+            await self._intake.submit(record)
+            crash.point("batches:submitted")
         if self._book.has_ended(record.batch_id):
             outcome = Status.COMPLETED
         elif self._clock.now() >= record.expires_at:
@@ -109,7 +111,7 @@ class Steps:
         else:
             return Next.ROWS
         started = self._book.started_at(record.batch_id)
-        moved = await self._store.move(record.batch_id, Status.FINALIZING, outcome=outcome, in_progress_at=started)
+        moved = await self._store.move(record.batch_id, Status.FINALIZING, outcome=outcome, submitted=True, in_progress_at=started)
         crash.point("batches:finalizing")
         return moved or Next.STEP
 

@@ -9,20 +9,20 @@ import msgspec
 
 from haywain import errors
 from haywain.clock import Clock
-from haywain.db import Database, Transaction
+from haywain.db import Database, Row, Transaction
 from services.batches import lifecycle
-from services.batches.admission import Admission, admit
+from services.batches.admission import Admission, Waiting, admit
 from services.batches.figures import moved
 from services.batches.lifecycle import Status
 from services.batches.record import Counts, Plan, Record, Tokens, column, from_row, to_row
 
-__all__ = ["LEASE_SECONDS", "Admission", "Answer", "BatchStore", "Key"]
+__all__ = ["LEASE_SECONDS", "Admission", "Answer", "BatchStore", "Key", "planned"]
 
 LEASE_SECONDS = 30.0
 ANSWER_SECONDS = 86_400.0
 _CHANGES = (
-    "outcome", "model", "submitted", "errors", "error", "counts", "usage", "output_file_id", "error_file_id", "in_progress_at",
-    "rows_left",
+    "outcome", "plan", "model", "submitted", "errors", "error", "counts", "usage", "output_file_id", "error_file_id",
+    "in_progress_at", "rows_left",
 )  # fmt: skip
 
 
@@ -49,6 +49,7 @@ class BatchStore:
         self._database = database
         self._clock = clock
         self._owner = owner
+        self._waiting = Waiting()
 
     # -- creation ---------------------------------------------------------------------------------------------------------------
 
@@ -88,7 +89,7 @@ class BatchStore:
             earlier = _answer(tx, record.tenant, keys, now) or _of_request(tx, record)
             if earlier is not None:
                 return earlier
-            admit(tx, record, admission)
+            admit(tx, record, admission, self._waiting, now)
             if not tx.execute("end_intent", batch_id=record.batch_id) and record.input_blob_key:
                 raise errors.Unavailable(retry_after=1)
             if not tx.execute("add_batch", **to_row(record)):
@@ -168,16 +169,16 @@ class BatchStore:
         """
 
         def move(tx: Transaction) -> Record | None:
-            row = tx.fetch_one("batch", batch_id=batch_id)
-            if row is None:
+            times = tx.fetch_one("times", batch_id=batch_id)
+            if times is None:
                 return None
-            record = from_row(row)
             columns: dict[str, Any] = dict.fromkeys((*_CHANGES, *lifecycle.STAMPS.values()))
             if "in_progress_at" in changes:
-                changes["in_progress_at"] = _started(record, changes["in_progress_at"])
+                changes["in_progress_at"] = _started(times, changes["in_progress_at"])
             columns |= {name: column(name, value) for name, value in changes.items()}
             if status in lifecycle.STAMPS:
-                columns[lifecycle.STAMPS[status]] = record.no_earlier(max(self._clock.now(), columns["in_progress_at"] or 0.0))
+                set_already = [at for at in (columns["in_progress_at"], *times.values()) if at is not None]
+                columns[lifecycle.STAMPS[status]] = max(self._clock.now(), *set_already)
             if status in lifecycle.TERMINAL:
                 columns["rows_left"] = 0
             columns.pop("created_at")
@@ -189,9 +190,8 @@ class BatchStore:
         return moved(await self._database.write(move))
 
     async def set_plan(self, batch_id: str, model: str, plan: Plan) -> None:
-        """Keep what validation found; the first plan stays."""
-        counts = Counts(total=plan.row_count + plan.rejected, failed=plan.rejected)
-        columns = {"plan": column("plan", plan), "counts": column("counts", counts), "rows_left": plan.row_count}
+        """Keep what validation of a batch found that was cancelled meanwhile; the first plan stays."""
+        columns = {name: column(name, value) for name, value in planned(plan).items()}
         await self._database.write(lambda tx: tx.execute("set_plan", batch_id=batch_id, model=model, **columns))
 
     async def set_submitted(self, batch_id: str) -> None:
@@ -247,6 +247,12 @@ class BatchStore:
         return [row["batch_id"] for row in await self._database.read(lambda tx: tx.fetch("cancelling", owner=self._owner))]
 
 
+def planned(plan: Plan) -> dict[str, Any]:
+    """Tell what a plan changes in a record."""
+    counts = Counts(total=plan.row_count + plan.rejected, failed=plan.rejected)
+    return {"plan": plan, "counts": counts, "rows_left": plan.row_count}
+
+
 def _missing(batch_id: str) -> Any:
     raise errors.BatchMissing(f"No batch found with id '{batch_id}'.", param="batch_id")
 
@@ -270,9 +276,9 @@ def _of_request(tx: Transaction, record: Record) -> Record | None:
     return None if row is None else from_row(row)
 
 
-def _started(record: Record, at: float | None) -> float | None:
+def _started(times: Row, at: float | None) -> float | None:
     """Fit the first row's start between creation and whatever came after it."""
     if at is None:
         return None
-    later = [time for time in (record.finalizing_at, record.cancelling_at) if time is not None]
-    return min([max(at, record.created_at), *later])
+    later = [float(time) for time in (times["finalizing_at"], times["cancelling_at"]) if time is not None]
+    return min([max(at, float(times["created_at"])), *later])

@@ -239,6 +239,18 @@ async def test_the_intake_is_counted_here_and_by_the_scheduler(store: BatchStore
     await store.add(record_of(clock, "batch_5", line_count=10, rows_left=10), busy)
 
 
+async def test_rows_that_wait_are_counted_only_when_it_matters(store: BatchStore, clock: FakeClock) -> None:
+    """What has ended makes room at once, though it isn't counted for every creation; what was taken in is never forgotten."""
+    for number in range(10):
+        await store.add(record_of(clock, f"batch_{number}", line_count=10, rows_left=10), FREE)
+    with pytest.raises(errors.CapacityExceeded, match="100 are waiting"):
+        await store.add(record_of(clock, "batch_10", line_count=1, rows_left=1), FREE)
+    await store.move("batch_0", Status.FAILED)
+    await store.add(record_of(clock, "batch_10", line_count=10, rows_left=10), FREE)
+    with pytest.raises(errors.CapacityExceeded, match="100 are waiting"):
+        await store.add(record_of(clock, "batch_11", line_count=1, rows_left=1), FREE)
+
+
 async def test_an_answer_is_kept_for_a_day(store: BatchStore, clock: FakeClock) -> None:
     """The key finds the answer of the batch it was recorded with, in its tenant, for 24 hours; then the key is free."""
     key = Key("create", "k", "print")

@@ -5,6 +5,7 @@
 update batches
    set status = :status,
        outcome = coalesce(:outcome, outcome),
+       plan = coalesce(plan, :plan),
        model = coalesce(:model, model),
        submitted = coalesce(:submitted, submitted),
        errors = coalesce(:errors, errors),
@@ -24,6 +25,11 @@ update batches
        held_until = 0
  where batch_id = :batch_id and status in (:source_1, :source_2)
 returning *
+
+-- What a new timestamp must not be before, so that they stay in order whatever the clock does.
+
+-- name: times
+select created_at, in_progress_at, finalizing_at, cancelling_at from batches where batch_id = :batch_id
 
 -- name: add_intent
 insert into intents (batch_id, created_at, tenant, file_ids) values (:batch_id, :created_at, :tenant, :file_ids)
