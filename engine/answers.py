@@ -124,7 +124,8 @@ def answer_result(
     sequence_id: int, body: bytes, usage: openai.CompletionUsage, *, queue_ms: int = 0, run_ms: int = 0
 ) -> pb.SequenceResult:
     """Make the result of a sequence that went well; `usage` is the one in the body."""
-    result = pb.SequenceResult(sequence_id=sequence_id, status_code=200, body=body)
+    result = pb.SequenceResult()  # one by one is quicker than by keywords
+    result.sequence_id, result.status_code, result.body = sequence_id, 200, body
     if queue_ms or run_ms:
         result.queue_ms, result.run_ms = queue_ms, run_ms
     used = result.usage

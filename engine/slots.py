@@ -48,7 +48,8 @@ class Seat:
         self.owner: Owner | None = owner  # None: answered, or nobody wants it
         self.sequence: pb.Sequence | None = sequence  # None once it runs
         self.local_id = sequence.sequence_id
-        self.lane = sequence.lane if sequence.lane in _LANES else pb.LANE_STANDARD
+        lane = sequence.lane
+        self.lane = lane if lane in _LANES else pb.LANE_STANDARD
         self.sequence_id = 0
         self.arrived = 0.0  # by the monotonic clock
         self.waited_ms = 0
