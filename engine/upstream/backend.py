@@ -66,6 +66,7 @@ class UpstreamBackend:
         self._places = Concurrency(settings.slots)
         self._running: dict[int, asyncio.Task[pb.SequenceResult]] = {}
         self._away: replies.Away | None = None
+        self._told = False
         self._probing = asyncio.Lock()
         self._probed = 0.0
         self._closing = False
@@ -172,6 +173,9 @@ class UpstreamBackend:
                     self._gone(away)
                 return away
         ended = time.monotonic()
+        if self._told:  # it is back when it answers rows, not when it lists its models
+            self._told = False
+            _log.info("upstream.back")
         if 0 < self._settings.latency_seconds < ended - began:
             self._places.busy(epoch)
         else:
@@ -180,7 +184,8 @@ class UpstreamBackend:
         return result
 
     def _gone(self, away: replies.Away) -> None:
-        if self._away is None:
+        if not self._told:
+            self._told = True
             _log.warning("upstream.away", reason=away.reason[:300])
         self._away = replies.Away(away.reason)
 
@@ -195,7 +200,6 @@ class UpstreamBackend:
                 self._away = replies.Away(error.message)
             else:
                 self._away = None
-                _log.info("upstream.back")
             self._probed = time.monotonic()
             return self._away
 

@@ -131,6 +131,16 @@ async def test_a_refused_key_stops_the_sending(server: Upstream) -> None:
     assert (result.error.code, result.retryable, len(server.requests)) == ("engine_unavailable", True, 1)
 
 
+async def test_an_upstream_that_only_lists_its_models_is_away_once(server: Upstream, capsys: pytest.CaptureFixture[str]) -> None:
+    """However often rows are refused while GET /models answers, the log has one line; and one more when a row is answered."""
+    refused = reply(402, {"error": {"message": "pay first"}})
+    scripted(server, refused, refused, refused, reply(200, chat_body()))
+    async with started(server.url) as running:
+        assert (await running.chat()).status_code == 200
+    said = capsys.readouterr().out
+    assert (said.count("upstream.away"), said.count("upstream.back")) == (1, 1)
+
+
 async def test_a_silent_upstream_times_out(server: Upstream) -> None:
     """A request that gets nothing for `timeout_seconds` ends as a try that failed; the message names the setting."""
 
