@@ -137,10 +137,12 @@ function envoy_on_request(handle)
     return
   end
   -- The transcoder would parse a body of these as JSON and bind its members; it means nothing.
-  if BODILESS[headers:get(":method")] and (length and length > 0 or headers:get("transfer-encoding")) then
+  if BODILESS[headers:get(":method")] then
     local body = handle:body(true)                       -- may yield: every wrapper fetched before is dead after it
-    local left = body and body:setBytes("") or 0
-    handle:headers():replace("content-length", tostring(left))
+    if body and body:length() > 0 then
+      body:setBytes("")
+      handle:headers():replace("content-length", "0")
+    end
   end
 end
 

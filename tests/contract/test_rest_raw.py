@@ -81,6 +81,18 @@ def test_request_id_that_is_no_ascii(rest_mesh: RestMesh) -> None:
     assert headers["x-request-id"].startswith("req_")
 
 
+@pytest.mark.parametrize(
+    "framing", [b"content-length: 1\r\n\r\n{", b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n\r\n"], ids=["", "chunked"]
+)
+@pytest.mark.parametrize(
+    ("line", "status"), [(b"GET /v1/batches?limit=0", 200), (b"DELETE /v1/files/file-nope", 404)], ids=["GET", "DELETE"]
+)
+def test_a_body_where_none_belongs(rest_mesh: RestMesh, line: bytes, status: int, framing: bytes) -> None:
+    """A body of GET or DELETE means nothing, however it comes."""
+    found, _, _ = _raw(rest_mesh, line + b" HTTP/1.1\r\nhost: x\r\n" + CLOSE + framing)
+    assert found == status
+
+
 def _first_made_id(settings: Settings) -> str:
     """Start an Envoy; the random digits of the first id that it makes."""
     settings = replace(settings, envoy=replace(settings.envoy, port=free_port()))
