@@ -177,3 +177,13 @@ async def test_a_cancel_ends_the_wait(live: Seam) -> None:
     await live.cancel(batch.batch_id)
     assert (await answered(live, failed=True)).outcome == Outcome.OUTCOME_BATCH
     await live.until(batch.batch_id, batches_pb2.Batch.STATUS_CANCELLED)
+
+
+async def test_a_label_ends_the_wait(live: Seam) -> None:
+    """Who was told that a batch has new metadata finds it again, and it runs."""
+    live.scheduler.instant = True
+    batch = await held(live)
+    request = batches_pb2.UpdateBatchRequest(batch_id=batch.batch_id, metadata={"a": "b"})
+    await rpc.call(live.stub.UpdateBatch, request)
+    assert (await answered(live, failed=True)).outcome == Outcome.OUTCOME_BATCH
+    assert dict((await live.until(batch.batch_id)).metadata) == {"a": "b"}

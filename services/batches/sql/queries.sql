@@ -99,7 +99,7 @@ select * from batches
 select status, count(*) as batches from batches where settled = 0 group by status
 
 -- name: set_metadata
-update batches set metadata = :metadata where batch_id = :batch_id and tenant = :tenant
+update batches set metadata = :metadata, held_until = 0 where batch_id = :batch_id and tenant = :tenant
 
 -- name: set_plan
 update batches set plan = :plan, model = :model, counts = :counts, rows_left = :rows_left, held_until = 0
@@ -143,7 +143,8 @@ returning batch_id, expires_at
 -- name: cancelling
 select batch_id from batches where lease_owner = :owner and settled = 0 and status = 'cancelling'
 
--- A batch whose client isn't answered yet (held.py). It ends with the first of: begin, move, set_plan, claim; or it is revoked.
+-- A batch whose client isn't answered yet (held.py). It ends with the first of: begin, move, set_plan, set_metadata, claim; or
+-- it is revoked.
 
 -- name: begin
 update batches set held_until = 0 where batch_id = :batch_id
