@@ -178,7 +178,7 @@ class Rest:
         except httpx.TransportError as error:
             raise ConnectionLost(f"{self._client.base_url}: {error or type(error).__name__}") from error
         except h11.LocalProtocolError as error:  # httpx lets it through
-            raise ClientError("the file grew while it was sent") from error
+            raise ClientError("the file changed while it was sent") from error
 
     def _decoded(self, response: httpx.Response) -> Any:
         try:

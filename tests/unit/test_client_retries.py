@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import h11
 import httpx
 import pytest
 from client_answers import BROKEN, REFUSED, Answer, batch, make, refusal
@@ -151,3 +152,14 @@ def test_base_url_must_be_http(url: str) -> None:
     """A scheme that is forgotten is told at once."""
     with pytest.raises(ClientError, match="http://"):
         BatchClient(url)
+
+
+@pytest.mark.parametrize("size", ["Too little", "Too much"])
+def test_a_file_that_changes_while_it_is_sent(size: str) -> None:
+    """One that has become longer, or shorter, than was announced is told of at once, in words that fit both."""
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise h11.LocalProtocolError(f"{size} data for declared Content-Length")
+
+    with pytest.raises(ClientError, match=r"^the file changed while it was sent$"):
+        BatchClient("http://mesh", transport=httpx.MockTransport(refuse)).upload_file(b"{}\n")
