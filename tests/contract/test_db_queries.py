@@ -52,6 +52,19 @@ def _prepare(session: psycopg.Connection[tuple[object, ...]], name: str, stateme
     session.execute(f"prepare {name} as {text}".encode())
 
 
+async def test_unmaking_reads_no_other_answers(tmp_path: Path) -> None:
+    """The answers that tell of a batch are found by its request, however many others there are."""
+    folder = SERVICES / "batches" / "sql"
+    await (await open_database("", folder, tmp_path / "batches.db")).close()
+    connection = sqlite3.connect(tmp_path / "batches.db")
+    try:
+        statement = Queries(folder, "sqlite").statements["revoke_answers"]
+        plan = connection.execute(f"explain query plan {statement}", {"tenant": "t", "request_id": "r"}).fetchall()
+    finally:
+        connection.close()
+    assert [text.partition("(")[2] for *_, text in plan] == ["tenant=? AND request_id=?)"]
+
+
 async def test_many_shards(database_url: str, tmp_path: Path) -> None:
     """A batch of thousands of shards is stored, and all of them are claimed once."""
     database = await open_database(database_url, SERVICES / "scheduler" / "sql", tmp_path / "scheduler.db")
