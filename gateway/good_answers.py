@@ -1,7 +1,7 @@
 """Telling batches which creations were answered well, so that their batches begin: in passing, and many at a time.
 
 Nothing depends on it but how soon they do (services/batches/held.py). A moment goes by first: the answer leaves this process, and
-others come along.
+others come along; a longer one while several do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from haywain.batches.v1 import batches_pb2
 
 __all__ = ["GoodAnswers"]
 
-TOGETHER_SECONDS = 0.02
+TOGETHER_SECONDS, MANY_SECONDS = 0.02, 0.1
 TELL_SECONDS = 5.0
 MOST = 4_096
 """Those beyond begin ten seconds later."""
@@ -39,8 +39,10 @@ class GoodAnswers:
             self._telling = asyncio.create_task(self._tell())
 
     async def _tell(self) -> None:
+        pause = TOGETHER_SECONDS
         while self._ids:
-            await asyncio.sleep(TOGETHER_SECONDS)
+            await asyncio.sleep(pause)
+            pause = MANY_SECONDS if len(self._ids) > 1 else TOGETHER_SECONDS
             (first, *also), self._ids = self._ids, []
             request = batches_pb2.AnswerCreationRequest(request_id=first, also=also, tenant=TENANT)
             try:

@@ -111,7 +111,7 @@ class DirectoryBlobStore:
         """Tell where a key's bytes are or would be."""
         if not _KEY.fullmatch(key):
             raise ValueError(f"not a blob key: {key!r}")
-        return self._root / hashlib.sha256(key.encode()).hexdigest()[:2] / key
+        return Path(f"{self._root}/{hashlib.sha256(key.encode()).hexdigest()[:2]}/{key}")
 
     @contextlib.asynccontextmanager
     async def writer(self, key: str) -> AsyncIterator[BlobWriter]:
