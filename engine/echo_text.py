@@ -7,13 +7,14 @@ import hashlib
 import math
 import re
 import struct
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from engine import answers, invalid
 from engine.chat import ChatRequest, parse_chat
 from engine.completion import Input, parse_completion, parse_embedding
+from engine.sampling import Count
 from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
 
@@ -71,8 +72,39 @@ def _room(prompt: int, wanted: int | None, context: int | None, param: str) -> i
     return min(wanted or context, context - prompt)
 
 
+class _Question(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    role: Literal["user"]
+    content: str
+
+
+class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What most requests are: one message and a length, with which nothing can be wrong."""
+
+    model: str
+    messages: tuple[_Question]
+    max_tokens: Count | None = None
+
+
+_plain = msgspec.json.Decoder(_Plain)
+
+
 def chat(sequence_id: int, body: bytes, stream: bool) -> Outcome:
     """Answer /v1/chat/completions. Raises InvalidRequest."""
+    try:
+        plain = None if stream else _plain.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        plain = None
+    if plain is None:  # it may be right all the same, or it is said what is wrong
+        return _any_chat(sequence_id, body, stream)
+    text = plain.messages[0].content
+    content, reason, count = cut(text, [], plain.max_tokens)
+    usage = openai.CompletionUsage.of(len(text.split()), count)
+    choice = openai.ChatChoice(index=0, message=openai.ChatMessage(content=content), finish_reason=reason)
+    answer = answers.ChatAnswer(plain.model)
+    return Outcome(text, count, [], answers.answer_result(sequence_id, answer.whole([choice], usage), usage))
+
+
+def _any_chat(sequence_id: int, body: bytes, stream: bool) -> Outcome:
     request = parse_chat(body, CHAT_FIELDS)
     messages = request.messages
     last = messages[-1].text

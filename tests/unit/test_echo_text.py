@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from engine import echo_text
+from haywain import errors
 
 
 def chat(text: str, *, stream: bool = False, **fields: Any) -> tuple[echo_text.Outcome, Any]:
@@ -59,6 +60,30 @@ def test_the_last_user_message_is_repeated() -> None:
     body = json.loads(outcome.result.body)
     assert body["choices"][0]["message"]["content"] == "one\ntwo"
     assert (outcome.result.usage.input_tokens, outcome.result.usage.output_tokens) == (6, 2)
+
+
+@pytest.mark.parametrize("text", ["", "one", "one two  three ", "é\n\u2028"])
+@pytest.mark.parametrize("most", [None, 1, 3])
+def test_a_plain_request_is_answered_as_any_other(text: str, most: int | None) -> None:
+    """The short way for a message and a length gives what the long way gives: a field that asks for nothing changes nothing."""
+    (plain, body), (other, same) = chat(text, max_tokens=most), chat(text, max_tokens=most, temperature=0, user="u")
+    assert (plain.text, plain.tokens, plain.deltas, plain.result.usage) == (other.text, other.tokens, [], other.result.usage)
+    assert {**body, "id": ""} == {**same, "id": "", "created": body["created"]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_tokens": 0}, {"max_tokens": True}, {"max_tokens": "1"}, {"model": 1}, {"messages": []}, {"tools": [1]},
+        {"messages": [{"role": "user"}]}, {"messages": [{"role": "nobody", "content": ""}]}, {"unknown": 1},
+        {"messages": [{"role": "user", "content": 1}]}, {"messages": [{"role": "user", "content": "", "unknown": 1}]},
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_refused_however_plain(wrong: dict[str, Any]) -> None:
+    """The short way takes nothing that the long way refuses."""
+    body = {"model": "echo", "messages": [{"role": "user", "content": "a"}], **wrong}
+    with pytest.raises(errors.InvalidRequest):
+        echo_text.chat(1, json.dumps(body).encode(), stream=False)
 
 
 def test_n_choices_are_counted_n_times() -> None:
