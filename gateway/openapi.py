@@ -127,7 +127,11 @@ def _sent() -> Iterator[Any]:
             yield from (body for body in bodies.values() if body is not None)
 
 
-_SOMETIMES = {"DetailedHealth": {"error"}, "ChatDelta": {"role", "content", "reasoning_content"}}
+_SOMETIMES = {
+    "DetailedHealth": {"error"},
+    "ChatMessage": {"tool_calls"},
+    "ChatDelta": {"role", "content", "reasoning_content", "tool_calls"},
+}
 """members that an answer may lack; all others are there, null where empty"""
 
 

@@ -197,7 +197,7 @@ def test_health_and_pool(mesh: Mesh, schemas: dict[str, Any]) -> None:
     """The mesh's own objects."""
     detailed = mesh.client.get("/health/detailed").json()
     _has_every_field(schemas, "DetailedHealth", detailed)
-    assert [*detailed["components"]] == ["files", "batches", "scheduler", "engine engine-0"]
+    assert [*detailed["components"]] == ["files", "batches", "scheduler", "storage", "engine engine-0"]
     for component in detailed["components"].values():
         _has_every_field(schemas, "Component", component)
         assert component["status"] == "healthy"
