@@ -70,7 +70,7 @@ def test_progress_bar(mesh: Mesh, tmp_path: Path) -> None:
 
 def test_interrupted(mesh: Mesh, tmp_path: Path) -> None:
     """Ctrl-C ends the command with 130, without a traceback; the batch, whose id was shown, goes on."""
-    (tmp_path / "in.jsonl").write_bytes(jsonl(chat_row(f"row-{n}") for n in range(1000)))
+    (tmp_path / "in.jsonl").write_bytes(jsonl(chat_row(f"row-{n}") for n in range(3000)))
     output = tmp_path / "out.jsonl"
     words = ["run", str(tmp_path / "in.jsonl"), "-o", str(output), "--url", f"http://127.0.0.1:{mesh.port}"]
     terminal = Terminal(str(mesh.command), *words)
