@@ -129,8 +129,11 @@ class Seam:
         return batch
 
     async def submitted(self, batch_id: str) -> None:
-        """Follow a batch to the scheduler and to in_progress."""
+        """Follow a batch to in_progress and to the scheduler, which it reaches a moment later."""
         await self.until(batch_id, Batch.STATUS_IN_PROGRESS)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while batch_id not in self.scheduler.batches:  # noqa: ASYNC110 - the scripted scheduler has no events
+                await asyncio.sleep(0.005)
 
     async def settled(self, batch_id: str) -> None:
         """Wait until nothing is left to do for the batch."""

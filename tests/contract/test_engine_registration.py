@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from engine import service
 from engine.backend import Emit
@@ -99,20 +100,21 @@ async def test_a_scheduler_that_comes_back_hears_of_the_engine_soon(data_dir: Pa
     assert len(incarnations) == 1
 
 
-async def test_an_engine_that_is_refused_says_why(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_engine_that_is_refused_says_why(data_dir: Path) -> None:
     """A scheduler that won't have it isn't taken for one that is away: the log has the reason, once."""
     settings = echo_settings(data_dir)
     stopping = asyncio.Event()
-    async with scheduler_at(settings) as scheduler:
-        scheduler.refuse = True
-        serving = asyncio.create_task(service.serve(settings, stopping))
-        for _ in range(3):
-            await scheduler.next()
-        stopping.set()
-        await serving
-    said = [line for line in capsys.readouterr().out.splitlines() if "engine.not_registered" in line]
-    assert len(said) == 1
-    assert "no room for another engine" in said[0]
+    with capture_logs() as said:
+        async with scheduler_at(settings) as scheduler:
+            scheduler.refuse = True
+            serving = asyncio.create_task(service.serve(settings, stopping))
+            for _ in range(3):
+                await scheduler.next()
+            stopping.set()
+            await serving
+    told = [line for line in said if line["event"] == "engine.not_registered"]
+    assert len(told) == 1
+    assert "no room for another engine" in told[0]["error"]
 
 
 async def test_each_start_is_a_new_incarnation(data_dir: Path) -> None:
