@@ -28,7 +28,10 @@ class Terminal:
         """Start it."""
         self._end, inner = pty.openpty()
         environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-        self.process = subprocess.Popen(words, stdin=inner, stdout=inner, stderr=inner, env=environment)
+        # A shell's background jobs ignore SIGINT, and so does what they start: a terminal's don't.
+        self.process = subprocess.Popen(
+            ["env", "--default-signal=INT", *words], stdin=inner, stdout=inner, stderr=inner, env=environment
+        )
         os.close(inner)
         self.shown = ""
 
