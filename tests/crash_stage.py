@@ -16,7 +16,7 @@ __all__ = ["Scene", "Stage"]
 TERMS = (
     "--engine", "echo", "--set", "engine.echo.slots=16", "--set", "engine.echo.ms_per_row=4",
     "--set", "engine.echo.fail_containing=please fail", "--set", "engine.echo.hang_containing=stand still",
-    "--set", "batches.completion_windows=any",
+    "--set", "batches.completion_windows=any", "--set", "scheduler.checkpoint_seconds=0.1",
 )  # fmt: skip
 LONG_AGO = 86_400.0 * 30
 
