@@ -27,6 +27,7 @@ import uvloop
 from tritonclient.grpc import service_pb2_grpc
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from ends import Ends
 from triton_fixture import TEMPLATE, TritonServer
 
 from engine.triton.backend import TritonBackend
@@ -37,29 +38,6 @@ from haywain.settings import TritonSettings
 MODEL = "vllm_mock"
 CHAT = "/v1/chat/completions"
 _STATUS = (("triton_grpc_error", "true"),)
-
-
-class _Ends:
-    """An Emit that counts what ended."""
-
-    def __init__(self, rows: int) -> None:
-        self._left = rows
-        self.done = asyncio.Event()
-
-    def delta(self, sequence_id: int, body: bytes) -> None:
-        """Nothing is streamed."""
-
-    def result(self, result: pb.SequenceResult) -> None:
-        """Count an end."""
-        if result.status_code != 200:
-            raise RuntimeError(str(result))
-        self._left -= 1
-        if not self._left:
-            self.done.set()
-
-    def died(self, reason: str) -> None:
-        """Never."""
-        raise RuntimeError(reason)
 
 
 class _Bench:
@@ -80,7 +58,7 @@ class _Bench:
     async def engine(self) -> tuple[float, float]:
         """Run the rows by the backend, submitted as slots become free; seconds, and processor seconds."""
         backend, rows = TritonBackend(self._settings), self._options.rows
-        ends = _Ends(rows)
+        ends = Ends(rows)
         await backend.start(ends)
         waiting = iter(self._sequences(rows))
         counted = ends.result
@@ -100,7 +78,7 @@ class _Bench:
     async def bare(self) -> tuple[float, float]:
         """Run as many requests by raw stubs."""
         backend = TritonBackend(self._settings)
-        await backend.start(_Ends(0))
+        await backend.start(Ends(0))
         ask = backend._preparer.prepare(self._sequences(1)[0]).asks[0]  # noqa: SLF001 - the very same request
         await backend.close()
         rows, concurrency = self._options.rows, self._options.concurrency

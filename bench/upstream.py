@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from ends import Ends
 from llama_server import llama_server
 
 from engine.upstream.backend import UpstreamBackend
@@ -27,29 +28,6 @@ from haywain.engine.v1 import engine_pb2 as pb
 from haywain.settings import UpstreamSettings
 
 MODEL = "m"
-
-
-class _Ends:
-    """An Emit that counts what ended."""
-
-    def __init__(self, rows: int) -> None:
-        self._left = rows
-        self.done = asyncio.Event()
-
-    def delta(self, sequence_id: int, body: bytes) -> None:
-        """Nothing is streamed."""
-
-    def result(self, result: pb.SequenceResult) -> None:
-        """Count an end."""
-        if result.status_code != 200:
-            raise RuntimeError(str(result))
-        self._left -= 1
-        if not self._left:
-            self.done.set()
-
-    def died(self, reason: str) -> None:
-        """Never."""
-        raise RuntimeError(reason)
 
 
 def _rows(name: str, options: argparse.Namespace) -> list[bytes]:
@@ -76,7 +54,7 @@ async def _bare(address: str, rows: list[bytes], concurrency: int) -> float:
 
 async def _engine(address: str, rows: list[bytes], concurrency: int) -> float:
     backend = UpstreamBackend(UpstreamSettings(url=f"{address}/v1", slots=concurrency))
-    ends = _Ends(len(rows))
+    ends = Ends(len(rows))
     await backend.start(ends)
     began = time.monotonic()
     backend.submit(

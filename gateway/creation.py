@@ -19,7 +19,7 @@ MAX_RECORDS = 1_000
 _Request = batches_pb2.CreateBatchRequest
 _PRIORITIES = {"standard": batches_pb2.Batch.PRIORITY_STANDARD, "expedited": batches_pb2.Batch.PRIORITY_EXPEDITED}
 _INVALID_ROWS = {"": _Request.INVALID_ROWS_UNSPECIFIED, "fail": _Request.INVALID_ROWS_FAIL, "reject": _Request.INVALID_ROWS_REJECT}
-_WAIT = re.compile(r'wait\s*=\s*"?([0-9]{1,9})"?')
+_WAIT = re.compile(r'wait\s*=\s*"?0*([0-9]+)"?')
 
 
 class _Inline(msgspec.Struct):
@@ -66,7 +66,7 @@ def wait_seconds(context: Context) -> int:
     """Read `Prefer: wait=N`; more than 30 is as good as 30, and what can't be understood is no preference (RFC 7240)."""
     for preference in re.split("[,;]", header(context, "prefer")):
         if found := _WAIT.fullmatch(preference.strip().lower()):
-            return min(int(found[1]), MAX_WAIT_SECONDS)
+            return min(int(found[1][:9]), MAX_WAIT_SECONDS)
     return 0
 
 

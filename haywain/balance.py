@@ -156,4 +156,4 @@ def _time_left(until: float | None) -> bool:
 
 
 def _refused(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError("a request that is a stream can't go to one of several servers")
+    raise TypeError("a request that is a stream can't go to one of several servers")

@@ -127,7 +127,7 @@ function envoy_on_request(handle)
     return
   end
   local encoding = headers:get("content-encoding")
-  if encoding and encoding ~= "identity" then              -- nobody here would undo it
+  if encoding and encoding:lower() ~= "identity" then              -- nobody here would undo it
     local name = encoding:sub(1, 100):gsub("[^%w ,.*-]", "?")
     handle:respond({ [":status"] = "415" }, ("The request body is encoded with '%s': send it as it is."):format(name))
     return

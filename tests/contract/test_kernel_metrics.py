@@ -27,7 +27,7 @@ class Peer(files_pb2_grpc.FilesServiceServicer):
         if request.file_id == "defect":
             raise RuntimeError("a defect")
         if request.file_id == "slow":
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         return files_pb2.GetFileResponse()
 
     async def DownloadFile(
@@ -37,7 +37,7 @@ class Peer(files_pb2_grpc.FilesServiceServicer):
         yield files_pb2.DownloadFileResponse(data=b"a")
         yield files_pb2.DownloadFileResponse(data=b"b")
         if request.file_id == "slow":
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
 
 async def _figures() -> Iterable[Metric]:

@@ -32,7 +32,8 @@ class Asking:
         ("wait=10", 10), ("WAIT=10", 10), ("wait = 7", 7), ('wait="5"', 5), ("respond-async, wait=3", 3),
         ("handling=lenient; wait=4", 4),
         ("wait=30", 30), ("wait=31", 30), ("wait=999999999", 30), ("wait=0", 0), ("wait", 0), ("wait=", 0), ("wait=-1", 0),
-        ("wait=1.5", 0), ("wait=soon", 0), ("await=5", 0), ("", 0), ("wait=9999999999999999999999", 0),
+        ("wait=1.5", 0), ("wait=soon", 0), ("await=5", 0), ("", 0), ("wait=9999999999999999999999", 30),
+        ("wait=" + "9" * 5_000, 30), ("wait=0000000000005", 5),
     ],
 )  # fmt: skip
 def test_preferences(preference: str, seconds: int) -> None:
