@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import psutil
 import psycopg
+from family import kill, words
 
 from haywain import crash
 
@@ -115,11 +116,7 @@ class Mesh:
     def _find(self, name: str) -> int | None:
         assert self.process is not None
         for child in psutil.Process(self.process.pid).children():
-            try:
-                words = child.cmdline()
-            except psutil.Error:
-                continue
-            if _is(words, name):
+            if _is(words(child), name):
                 return child.pid
         return None
 
@@ -135,10 +132,7 @@ class Mesh:
         family = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
         for child in family:
-            try:
-                child.kill()
-            except psutil.NoSuchProcess:
-                continue
+            kill(child)
         self.process.wait()
         _, alive = psutil.wait_procs(family, timeout=10)
         assert not alive, alive

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import tiny_gguf
+from family import below
 
 from engine.llamacpp.backend import LlamaCppBackend, create
 from haywain.engine.v1 import engine_pb2 as pb
@@ -24,7 +25,7 @@ ENDPOINT = "/v1/chat/completions"
 
 def decoders() -> list[psutil.Process]:
     """Find the decoder processes of this process; tests may have other children, a database for one."""
-    return [child for child in psutil.Process().children() if "engine.llamacpp.decoder" in child.cmdline()]
+    return below(psutil.Process(), "engine.llamacpp.decoder")
 
 
 class Results:

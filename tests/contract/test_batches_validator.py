@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from batches_seam import Batch, Seam, happens, live, row, rows, seam
+from family import below, dead, kill
 
 from services.batches.validate import Order, Verdict
 from services.batches.validator import SMALL_BYTES, Validator, ValidatorDied
@@ -39,7 +40,7 @@ def order_of(path: Path) -> Order:
 
 def validating(parent: psutil.Process) -> list[psutil.Process]:
     """List a process's validation processes; multiprocessing's resource tracker is another kind of child."""
-    return [child for child in parent.children() if "spawn_main" in " ".join(child.cmdline())]
+    return below(parent, "spawn_main")
 
 
 async def test_it_is_kept_and_replaced_when_it_dies(tmp_path: Path) -> None:
@@ -53,14 +54,14 @@ async def test_it_is_kept_and_replaced_when_it_dies(tmp_path: Path) -> None:
             assert (await validator.validate(order_of(good))).faults == []
         first = validating(psutil.Process())
         assert len(first) == 1
-        first[0].kill()
-        await happens(lambda: not first[0].is_running() or first[0].status() == psutil.STATUS_ZOMBIE)
+        kill(first[0])
+        await happens(lambda: dead(first[0]))
         assert (await until_valid(validator, good)).faults == []
         second = validating(psutil.Process())
         assert [child.pid for child in second] != [first[0].pid]
         busy = asyncio.create_task(validator.validate(order_of(hanging)))
         await asyncio.sleep(0)
-        second[0].kill()
+        kill(second[0])
         with pytest.raises(ValidatorDied):
             await busy
         assert (await validator.validate(order_of(good))).faults == []
@@ -118,7 +119,7 @@ async def test_it_never_outlives_the_service(tmp_path: Path) -> None:
     finally:
         service.send_signal(signal.SIGKILL)
         await service.wait()
-    await happens(lambda: not child.is_running())
+    await happens(lambda: dead(child))
 
 
 async def test_a_file_that_kills_it_twice_fails_its_batch(live: Seam) -> None:
@@ -132,7 +133,7 @@ async def test_a_file_that_kills_it_twice_fails_its_batch(live: Seam) -> None:
     while len(killed) < 2:
         await happens(lambda: {child.pid for child in validating(psutil.Process())} - killed)
         for child in validating(psutil.Process()):
-            child.kill()
+            kill(child)
             killed.add(child.pid)
     failed = await live.until(batch.batch_id)
     assert failed.status == Batch.STATUS_FAILED
@@ -155,5 +156,5 @@ async def test_one_death_is_forgiven(live: Seam) -> None:
     path.unlink()
     path.write_bytes(data)
     for child in validating(psutil.Process()):
-        child.kill()
+        kill(child)
     assert (await live.until(batch.batch_id)).status == Batch.STATUS_COMPLETED
