@@ -15,11 +15,9 @@ from haywain import crash, errors, log, replicas
 from haywain.blobs import BlobStore, DirectoryBlobStore, mapped
 from haywain.clock import Clock, SystemClock
 from haywain.db import Database, open_database
-from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
 from services.scheduler.batch import Batch, Held
-from services.scheduler.calls import Call
 from services.scheduler.checkpoints import Checkpoints
 from services.scheduler.claims import Claims
 from services.scheduler.dispatch import Dispatcher
@@ -30,10 +28,10 @@ from services.scheduler.journal import Group, Journals
 from services.scheduler.journal_ledger import JournalLedger
 from services.scheduler.leases import Leases
 from services.scheduler.ledger import Ledger
-from services.scheduler.link import names_of
 from services.scheduler.news import News
 from services.scheduler.progress import Changes, describe
 from services.scheduler.recording import Recorder
+from services.scheduler.registry import Registry
 from services.scheduler.returns import Returns
 from services.scheduler.sealing import Sealing
 from services.scheduler.segment_ledger import SegmentLedger
@@ -45,8 +43,6 @@ __all__ = ["Scheduler"]
 _BACKLOG_BYTES = 64 * 1024 * 1024
 """Result lines that may wait for the disk before rows must."""
 _SWEEP_SECONDS = 60.0
-_ENGINES_KEPT_SECONDS = 86_400.0
-_ENGINES_COME_SECONDS = 3.0
 _log = log.get()
 
 
@@ -62,7 +58,6 @@ class Scheduler:
         self._database = database
         self._store = Store(database)
         self._alone = alone
-        self._opened = clock.monotonic()
         self._leases = leases = Leases(database, mine.replica, mine.lease_seconds, clock)
         self._shared = shared = Shared(database, mine.replica, mine.lease_seconds, clock)
         folder = settings.data / "incremental"
@@ -76,6 +71,7 @@ class Scheduler:
         self.dispatcher = Dispatcher(mine, clock, self._claims, recorder)
         self._returns = Returns(mine, clock, self.dispatcher, recorder)
         self.engines = Engines(mine, clock, self.dispatcher, self._returns)
+        self.registry = Registry(self.engines, self.dispatcher, self._store, shared, clock, alone=alone)
         self._checkpoints = Checkpoints(self._ledger, self._claims, mine.checkpoint_seconds)
         self.changes = Changes()
         self._sealing = Sealing(self._ledger, blobs)
@@ -117,9 +113,7 @@ class Scheduler:
         await self._shared.release_own()
         _log.info("leases.released", shards=released)
         await self.intake.load()
-        for engine in await self._store.engines(self._clock.now() - _ENGINES_KEPT_SECONDS):
-            self.engines.remember(engine)
-        self.engines.drained(await self._shared.drained())
+        await self.registry.load()
 
     async def run(self) -> None:
         """Run the loops until cancelled."""
@@ -205,40 +199,6 @@ class Scheduler:
         links = self.dispatcher.links
         return describe(batch, self.dispatcher.why, links.in_slots / (links.active or 1))
 
-    async def register(self, engine: engine_pb2.Engine) -> None:
-        """Take an engine's registration or heartbeat."""
-        if self.engines.register(engine):
-            await self._store.put_engine(engine, self._clock.now())
-
-    async def drain(self, engine_id: str) -> pb.EngineStatus:
-        """Send an engine nothing more, and have the others, and this one's next life, do the same. Raises NotFound."""
-        status = self.engines.drain(engine_id)
-        await self._shared.drain(status.engine)
-        return status
-
-    async def reach(self, call: Call) -> None:
-        """Give engines a moment to find a scheduler that has just started beside another that has them all."""
-        until = self._opened + _ENGINES_COME_SECONDS
-        serves = self.dispatcher.links.serves
-        while not self._alone and not serves(call.key) and self._clock.monotonic() < until:  # noqa: ASYNC110 - a link tells nobody
-            await asyncio.sleep(0.05)
-
-    def call(self, call: Call) -> None:
-        """Queue an interactive request. Raises ModelMissing, InvalidRequest, Unavailable, CapacityExceeded."""
-        if not self.dispatcher.links.serves(call.key):
-            raise self._no_engine(call)
-        self.dispatcher.call(call)
-
-    def _no_engine(self, call: Call) -> errors.HaywainError:
-        model, endpoint, _ = call.key
-        known = [names_of(entry.engine).get(model) for entry in self.engines.entries() if not entry.draining]
-        found = [description for description in known if description is not None]
-        if not found:
-            return errors.ModelMissing(f"The model '{model}' does not exist or is not served now.", param="model")
-        if not any(not description.endpoints or endpoint in description.endpoints for description in found):
-            return errors.InvalidRequest(f"The model '{model}' does not serve {endpoint}.", param="model")
-        return errors.Unavailable(f"No engine that serves the model '{model}' is connected.", retry_after=1)
-
     # -- what the parts tell each other ---------------------------------------------------------------------------------------
 
     def _synced(self, group: Group) -> None:
@@ -292,7 +252,7 @@ class Scheduler:
         while True:
             await self.intake.sweep(self._clock.now() - self.settings.incremental_retention_seconds)
             with contextlib.suppress(errors.HaywainError):
-                await self._shared.drop_engines(self._clock.now() - _ENGINES_KEPT_SECONDS)
+                await self.registry.sweep()
                 if not self._alone:
                     await self._shared.drop_forgotten(self._news.seen)
             await asyncio.sleep(_SWEEP_SECONDS)

@@ -91,8 +91,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def Complete(self, request: pb.CompleteRequest, context: Any) -> AsyncIterator[pb.CompleteResponse]:
         """Run one request now."""
         call = Call(request)
-        await self._scheduler.reach(call)
-        self._scheduler.call(call)
+        await self._scheduler.registry.reach(call)
+        self._scheduler.registry.call(call)
         try:
             while True:
                 event = await call.event()
@@ -104,12 +104,12 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def RegisterEngine(self, request: pb.RegisterEngineRequest, context: Any) -> pb.RegisterEngineResponse:
         """Take a registration or heartbeat."""
-        await self._scheduler.register(request.engine)
+        await self._scheduler.registry.register(request.engine)
         return pb.RegisterEngineResponse(heartbeat_ms=self._scheduler.settings.heartbeat_ms)
 
     async def DrainEngine(self, request: pb.DrainEngineRequest, context: Any) -> pb.DrainEngineResponse:
         """Send an engine nothing more."""
-        return pb.DrainEngineResponse(engine=await self._scheduler.drain(request.engine_id))
+        return pb.DrainEngineResponse(engine=await self._scheduler.registry.drain(request.engine_id))
 
     async def ListEngines(self, request: pb.ListEnginesRequest, context: Any) -> pb.ListEnginesResponse:
         """List the engines."""
