@@ -250,10 +250,12 @@ class RegisterEngineResponse(_message.Message):
     def __init__(self, heartbeat_ms: _Optional[int] = ...) -> None: ...
 
 class DrainEngineRequest(_message.Message):
-    __slots__ = ("engine_id",)
+    __slots__ = ("engine_id", "local")
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_FIELD_NUMBER: _ClassVar[int]
     engine_id: str
-    def __init__(self, engine_id: _Optional[str] = ...) -> None: ...
+    local: bool
+    def __init__(self, engine_id: _Optional[str] = ..., local: _Optional[bool] = ...) -> None: ...
 
 class DrainEngineResponse(_message.Message):
     __slots__ = ("engine",)
@@ -261,8 +263,34 @@ class DrainEngineResponse(_message.Message):
     engine: EngineStatus
     def __init__(self, engine: _Optional[_Union[EngineStatus, _Mapping]] = ...) -> None: ...
 
+class AddEngineRequest(_message.Message):
+    __slots__ = ("address",)
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    def __init__(self, address: _Optional[str] = ...) -> None: ...
+
+class AddEngineResponse(_message.Message):
+    __slots__ = ("engine",)
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    engine: EngineStatus
+    def __init__(self, engine: _Optional[_Union[EngineStatus, _Mapping]] = ...) -> None: ...
+
+class RemoveEngineRequest(_message.Message):
+    __slots__ = ("engine_id", "local")
+    ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_FIELD_NUMBER: _ClassVar[int]
+    engine_id: str
+    local: bool
+    def __init__(self, engine_id: _Optional[str] = ..., local: _Optional[bool] = ...) -> None: ...
+
+class RemoveEngineResponse(_message.Message):
+    __slots__ = ("engine",)
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    engine: EngineStatus
+    def __init__(self, engine: _Optional[_Union[EngineStatus, _Mapping]] = ...) -> None: ...
+
 class EngineStatus(_message.Message):
-    __slots__ = ("engine", "state", "active", "credits", "ended")
+    __slots__ = ("engine", "state", "active", "credits", "ended", "standing", "input_tokens_per_second", "cached_tokens_per_second", "output_tokens_per_second")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[EngineStatus.State]
@@ -280,22 +308,34 @@ class EngineStatus(_message.Message):
     ACTIVE_FIELD_NUMBER: _ClassVar[int]
     CREDITS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    INPUT_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     engine: _engine_pb2.Engine
     state: EngineStatus.State
     active: int
     credits: int
     ended: int
-    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., state: _Optional[_Union[EngineStatus.State, str]] = ..., active: _Optional[int] = ..., credits: _Optional[int] = ..., ended: _Optional[int] = ...) -> None: ...
+    standing: bool
+    input_tokens_per_second: float
+    cached_tokens_per_second: float
+    output_tokens_per_second: float
+    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., state: _Optional[_Union[EngineStatus.State, str]] = ..., active: _Optional[int] = ..., credits: _Optional[int] = ..., ended: _Optional[int] = ..., standing: _Optional[bool] = ..., input_tokens_per_second: _Optional[float] = ..., cached_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ...) -> None: ...
 
 class ListEnginesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("local",)
+    LOCAL_FIELD_NUMBER: _ClassVar[int]
+    local: bool
+    def __init__(self, local: _Optional[bool] = ...) -> None: ...
 
 class ListEnginesResponse(_message.Message):
-    __slots__ = ("engines",)
+    __slots__ = ("engines", "silent")
     ENGINES_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
     engines: _containers.RepeatedCompositeFieldContainer[EngineStatus]
-    def __init__(self, engines: _Optional[_Iterable[_Union[EngineStatus, _Mapping]]] = ...) -> None: ...
+    silent: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, engines: _Optional[_Iterable[_Union[EngineStatus, _Mapping]]] = ..., silent: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

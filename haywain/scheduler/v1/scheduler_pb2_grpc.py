@@ -100,6 +100,16 @@ class SchedulerServiceStub:
                 request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.DrainEngineRequest.SerializeToString,
                 response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.DrainEngineResponse.FromString,
                 _registered_method=True)
+        self.AddEngine = channel.unary_unary(
+                '/haywain.scheduler.v1.SchedulerService/AddEngine',
+                request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AddEngineRequest.SerializeToString,
+                response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AddEngineResponse.FromString,
+                _registered_method=True)
+        self.RemoveEngine = channel.unary_unary(
+                '/haywain.scheduler.v1.SchedulerService/RemoveEngine',
+                request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RemoveEngineRequest.SerializeToString,
+                response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RemoveEngineResponse.FromString,
+                _registered_method=True)
         self.ListEngines = channel.unary_unary(
                 '/haywain.scheduler.v1.SchedulerService/ListEngines',
                 request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ListEnginesRequest.SerializeToString,
@@ -215,6 +225,22 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddEngine(self, request, context):
+        """Makes an engine known that doesn't register itself: the schedulers ask it how it is with `DescribeEngine`, again and again, until
+        it is removed. Native gRPC only, like the others about engines: there is no REST route.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveEngine(self, request, context):
+        """Drains an engine and forgets it once it runs nothing. One that registers itself is known again when its process starts anew.
+        Repeating it changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListEngines(self, request, context):
         """Lists the engines known.
         """
@@ -303,6 +329,16 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.DrainEngine,
                     request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.DrainEngineRequest.FromString,
                     response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.DrainEngineResponse.SerializeToString,
+            ),
+            'AddEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddEngine,
+                    request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AddEngineRequest.FromString,
+                    response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AddEngineResponse.SerializeToString,
+            ),
+            'RemoveEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveEngine,
+                    request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RemoveEngineRequest.FromString,
+                    response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RemoveEngineResponse.SerializeToString,
             ),
             'ListEngines': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEngines,
@@ -672,6 +708,60 @@ class SchedulerService:
             '/haywain.scheduler.v1.SchedulerService/DrainEngine',
             haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.DrainEngineRequest.SerializeToString,
             haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.DrainEngineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.scheduler.v1.SchedulerService/AddEngine',
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AddEngineRequest.SerializeToString,
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AddEngineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.scheduler.v1.SchedulerService/RemoveEngine',
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RemoveEngineRequest.SerializeToString,
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RemoveEngineResponse.FromString,
             options,
             channel_credentials,
             insecure,
