@@ -290,7 +290,7 @@ class RemoveEngineResponse(_message.Message):
     def __init__(self, engine: _Optional[_Union[EngineStatus, _Mapping]] = ...) -> None: ...
 
 class EngineStatus(_message.Message):
-    __slots__ = ("engine", "state", "active", "credits", "ended", "standing", "input_tokens_per_second", "cached_tokens_per_second", "output_tokens_per_second")
+    __slots__ = ("engine", "state", "active", "credits", "ended", "standing", "input_tokens_per_second", "cached_tokens_per_second", "output_tokens_per_second", "quarantine_reason", "quarantine_until_time", "slow")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[EngineStatus.State]
@@ -298,11 +298,13 @@ class EngineStatus(_message.Message):
         STATE_READY: _ClassVar[EngineStatus.State]
         STATE_DRAINING: _ClassVar[EngineStatus.State]
         STATE_LOST: _ClassVar[EngineStatus.State]
+        STATE_QUARANTINED: _ClassVar[EngineStatus.State]
     STATE_UNSPECIFIED: EngineStatus.State
     STATE_CONNECTING: EngineStatus.State
     STATE_READY: EngineStatus.State
     STATE_DRAINING: EngineStatus.State
     STATE_LOST: EngineStatus.State
+    STATE_QUARANTINED: EngineStatus.State
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -312,6 +314,9 @@ class EngineStatus(_message.Message):
     INPUT_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_REASON_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_UNTIL_TIME_FIELD_NUMBER: _ClassVar[int]
+    SLOW_FIELD_NUMBER: _ClassVar[int]
     engine: _engine_pb2.Engine
     state: EngineStatus.State
     active: int
@@ -321,7 +326,10 @@ class EngineStatus(_message.Message):
     input_tokens_per_second: float
     cached_tokens_per_second: float
     output_tokens_per_second: float
-    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., state: _Optional[_Union[EngineStatus.State, str]] = ..., active: _Optional[int] = ..., credits: _Optional[int] = ..., ended: _Optional[int] = ..., standing: _Optional[bool] = ..., input_tokens_per_second: _Optional[float] = ..., cached_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ...) -> None: ...
+    quarantine_reason: str
+    quarantine_until_time: _timestamp_pb2.Timestamp
+    slow: bool
+    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., state: _Optional[_Union[EngineStatus.State, str]] = ..., active: _Optional[int] = ..., credits: _Optional[int] = ..., ended: _Optional[int] = ..., standing: _Optional[bool] = ..., input_tokens_per_second: _Optional[float] = ..., cached_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., quarantine_reason: _Optional[str] = ..., quarantine_until_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., slow: _Optional[bool] = ...) -> None: ...
 
 class ListEnginesRequest(_message.Message):
     __slots__ = ("local",)
