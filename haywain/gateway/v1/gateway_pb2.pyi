@@ -312,3 +312,77 @@ class GetPageResponse(_message.Message):
     HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
     http_body: _httpbody_pb2.HttpBody
     def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class LeaseToBatchRequest(_message.Message):
+    __slots__ = ("batch_id", "http_body")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    batch_id: str
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, batch_id: _Optional[str] = ..., http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class LeaseToBatchResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class CreateLeaseRequest(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class CreateLeaseResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class ListLeasesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListLeasesResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class GetLeaseRequest(_message.Message):
+    __slots__ = ("lease_id",)
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    def __init__(self, lease_id: _Optional[str] = ...) -> None: ...
+
+class GetLeaseResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class RenewLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "http_body")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, lease_id: _Optional[str] = ..., http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class RenewLeaseResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...
+
+class DeleteLeaseRequest(_message.Message):
+    __slots__ = ("lease_id",)
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    def __init__(self, lease_id: _Optional[str] = ...) -> None: ...
+
+class DeleteLeaseResponse(_message.Message):
+    __slots__ = ("http_body",)
+    HTTP_BODY_FIELD_NUMBER: _ClassVar[int]
+    http_body: _httpbody_pb2.HttpBody
+    def __init__(self, http_body: _Optional[_Union[_httpbody_pb2.HttpBody, _Mapping]] = ...) -> None: ...

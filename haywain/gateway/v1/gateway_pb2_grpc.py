@@ -105,6 +105,11 @@ class OpenAIServiceStub:
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelBatchRequest.SerializeToString,
                 response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelBatchResponse.FromString,
                 _registered_method=True)
+        self.LeaseToBatch = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/LeaseToBatch',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.LeaseToBatchRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.LeaseToBatchResponse.FromString,
+                _registered_method=True)
         self.GetBatchResults = channel.unary_stream(
                 '/haywain.gateway.v1.OpenAIService/GetBatchResults',
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchResultsRequest.SerializeToString,
@@ -119,6 +124,31 @@ class OpenAIServiceStub:
                 '/haywain.gateway.v1.OpenAIService/GetModel',
                 request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetModelResponse.FromString,
+                _registered_method=True)
+        self.CreateLease = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/CreateLease',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateLeaseRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateLeaseResponse.FromString,
+                _registered_method=True)
+        self.ListLeases = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/ListLeases',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.ListLeasesRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.ListLeasesResponse.FromString,
+                _registered_method=True)
+        self.GetLease = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/GetLease',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetLeaseRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetLeaseResponse.FromString,
+                _registered_method=True)
+        self.RenewLease = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/RenewLease',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.RenewLeaseRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.RenewLeaseResponse.FromString,
+                _registered_method=True)
+        self.DeleteLease = channel.unary_unary(
+                '/haywain.gateway.v1.OpenAIService/DeleteLease',
+                request_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.DeleteLeaseRequest.SerializeToString,
+                response_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.DeleteLeaseResponse.FromString,
                 _registered_method=True)
         self.CreateChatCompletion = channel.unary_stream(
                 '/haywain.gateway.v1.OpenAIService/CreateChatCompletion',
@@ -269,6 +299,13 @@ class OpenAIServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LeaseToBatch(self, request, context):
+        """Hands a lease to a batch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetBatchResults(self, request, context):
         """Streams the result lines there are so far, while the batch runs and after it.
         """
@@ -285,6 +322,41 @@ class OpenAIServiceServicer:
 
     def GetModel(self, request, context):
         """Describes a model; the id may hold slashes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateLease(self, request, context):
+        """Leases a model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLeases(self, request, context):
+        """Lists leases.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLease(self, request, context):
+        """Describes a lease.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewLease(self, request, context):
+        """Lets a lease last longer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteLease(self, request, context):
+        """Ends a lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -426,6 +498,11 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
                     request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelBatchRequest.FromString,
                     response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CancelBatchResponse.SerializeToString,
             ),
+            'LeaseToBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaseToBatch,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.LeaseToBatchRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.LeaseToBatchResponse.SerializeToString,
+            ),
             'GetBatchResults': grpc.unary_stream_rpc_method_handler(
                     servicer.GetBatchResults,
                     request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetBatchResultsRequest.FromString,
@@ -440,6 +517,31 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
                     servicer.GetModel,
                     request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetModelRequest.FromString,
                     response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetModelResponse.SerializeToString,
+            ),
+            'CreateLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateLease,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateLeaseRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateLeaseResponse.SerializeToString,
+            ),
+            'ListLeases': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLeases,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.ListLeasesRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.ListLeasesResponse.SerializeToString,
+            ),
+            'GetLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLease,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetLeaseRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetLeaseResponse.SerializeToString,
+            ),
+            'RenewLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewLease,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.RenewLeaseRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.RenewLeaseResponse.SerializeToString,
+            ),
+            'DeleteLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteLease,
+                    request_deserializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.DeleteLeaseRequest.FromString,
+                    response_serializer=haywain_dot_gateway_dot_v1_dot_gateway__pb2.DeleteLeaseResponse.SerializeToString,
             ),
             'CreateChatCompletion': grpc.unary_stream_rpc_method_handler(
                     servicer.CreateChatCompletion,
@@ -877,6 +979,33 @@ class OpenAIService:
             _registered_method=True)
 
     @staticmethod
+    def LeaseToBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/LeaseToBatch',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.LeaseToBatchRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.LeaseToBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetBatchResults(request,
             target,
             options=(),
@@ -947,6 +1076,141 @@ class OpenAIService:
             '/haywain.gateway.v1.OpenAIService/GetModel',
             haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetModelRequest.SerializeToString,
             haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/CreateLease',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateLeaseRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.CreateLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLeases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/ListLeases',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.ListLeasesRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.ListLeasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/GetLease',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetLeaseRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.GetLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/RenewLease',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.RenewLeaseRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.RenewLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.gateway.v1.OpenAIService/DeleteLease',
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.DeleteLeaseRequest.SerializeToString,
+            haywain_dot_gateway_dot_v1_dot_gateway__pb2.DeleteLeaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

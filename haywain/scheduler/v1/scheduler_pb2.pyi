@@ -216,18 +216,20 @@ class ReadResultsResponse(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., line: _Optional[int] = ...) -> None: ...
 
 class CompleteRequest(_message.Message):
-    __slots__ = ("tenant", "endpoint", "model", "request", "stream")
+    __slots__ = ("tenant", "endpoint", "model", "request", "stream", "lease_id")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     endpoint: str
     model: str
     request: bytes
     stream: bool
-    def __init__(self, tenant: _Optional[str] = ..., endpoint: _Optional[str] = ..., model: _Optional[str] = ..., request: _Optional[bytes] = ..., stream: _Optional[bool] = ...) -> None: ...
+    lease_id: str
+    def __init__(self, tenant: _Optional[str] = ..., endpoint: _Optional[str] = ..., model: _Optional[str] = ..., request: _Optional[bytes] = ..., stream: _Optional[bool] = ..., lease_id: _Optional[str] = ...) -> None: ...
 
 class CompleteResponse(_message.Message):
     __slots__ = ("delta", "result")
@@ -406,3 +408,157 @@ class ForgetBatchesRequest(_message.Message):
 class ForgetBatchesResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ModelLease(_message.Message):
+    __slots__ = ("lease_id", "model", "holder", "metadata", "state", "ttl_seconds", "create_time", "expire_time", "end_time", "batch_id")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[ModelLease.State]
+        STATE_ACTIVE: _ClassVar[ModelLease.State]
+        STATE_EXPIRED: _ClassVar[ModelLease.State]
+        STATE_RELEASED: _ClassVar[ModelLease.State]
+    STATE_UNSPECIFIED: ModelLease.State
+    STATE_ACTIVE: ModelLease.State
+    STATE_EXPIRED: ModelLease.State
+    STATE_RELEASED: ModelLease.State
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
+    END_TIME_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    model: str
+    holder: str
+    metadata: _containers.ScalarMap[str, str]
+    state: ModelLease.State
+    ttl_seconds: int
+    create_time: _timestamp_pb2.Timestamp
+    expire_time: _timestamp_pb2.Timestamp
+    end_time: _timestamp_pb2.Timestamp
+    batch_id: str
+    def __init__(self, lease_id: _Optional[str] = ..., model: _Optional[str] = ..., holder: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[ModelLease.State, str]] = ..., ttl_seconds: _Optional[int] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., batch_id: _Optional[str] = ...) -> None: ...
+
+class AcquireModelLeaseRequest(_message.Message):
+    __slots__ = ("tenant", "model", "ttl_seconds", "holder", "metadata", "request_id", "idempotency_key", "fingerprint")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    model: str
+    ttl_seconds: int
+    holder: str
+    metadata: _containers.ScalarMap[str, str]
+    request_id: str
+    idempotency_key: str
+    fingerprint: str
+    def __init__(self, tenant: _Optional[str] = ..., model: _Optional[str] = ..., ttl_seconds: _Optional[int] = ..., holder: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., request_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
+class AcquireModelLeaseResponse(_message.Message):
+    __slots__ = ("lease", "replayed")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
+    lease: ModelLease
+    replayed: bool
+    def __init__(self, lease: _Optional[_Union[ModelLease, _Mapping]] = ..., replayed: _Optional[bool] = ...) -> None: ...
+
+class GetModelLeaseRequest(_message.Message):
+    __slots__ = ("tenant", "lease_id")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    lease_id: str
+    def __init__(self, tenant: _Optional[str] = ..., lease_id: _Optional[str] = ...) -> None: ...
+
+class GetModelLeaseResponse(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: ModelLease
+    def __init__(self, lease: _Optional[_Union[ModelLease, _Mapping]] = ...) -> None: ...
+
+class ListModelLeasesRequest(_message.Message):
+    __slots__ = ("tenant", "page_size", "page_token")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    page_size: int
+    page_token: str
+    def __init__(self, tenant: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListModelLeasesResponse(_message.Message):
+    __slots__ = ("leases", "next_page_token")
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[ModelLease]
+    next_page_token: str
+    def __init__(self, leases: _Optional[_Iterable[_Union[ModelLease, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class RenewModelLeaseRequest(_message.Message):
+    __slots__ = ("tenant", "lease_id", "ttl_seconds")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    lease_id: str
+    ttl_seconds: int
+    def __init__(self, tenant: _Optional[str] = ..., lease_id: _Optional[str] = ..., ttl_seconds: _Optional[int] = ...) -> None: ...
+
+class RenewModelLeaseResponse(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: ModelLease
+    def __init__(self, lease: _Optional[_Union[ModelLease, _Mapping]] = ...) -> None: ...
+
+class ReleaseModelLeaseRequest(_message.Message):
+    __slots__ = ("tenant", "lease_id")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    lease_id: str
+    def __init__(self, tenant: _Optional[str] = ..., lease_id: _Optional[str] = ...) -> None: ...
+
+class ReleaseModelLeaseResponse(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: ModelLease
+    def __init__(self, lease: _Optional[_Union[ModelLease, _Mapping]] = ...) -> None: ...
+
+class HandModelLeaseRequest(_message.Message):
+    __slots__ = ("tenant", "lease_id", "batch_id")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    lease_id: str
+    batch_id: str
+    def __init__(self, tenant: _Optional[str] = ..., lease_id: _Optional[str] = ..., batch_id: _Optional[str] = ...) -> None: ...
+
+class HandModelLeaseResponse(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: ModelLease
+    def __init__(self, lease: _Optional[_Union[ModelLease, _Mapping]] = ...) -> None: ...

@@ -125,6 +125,36 @@ class SchedulerServiceStub:
                 request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetPoolStatusRequest.SerializeToString,
                 response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetPoolStatusResponse.FromString,
                 _registered_method=True)
+        self.AcquireModelLease = channel.unary_unary(
+                '/haywain.scheduler.v1.SchedulerService/AcquireModelLease',
+                request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AcquireModelLeaseRequest.SerializeToString,
+                response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AcquireModelLeaseResponse.FromString,
+                _registered_method=True)
+        self.GetModelLease = channel.unary_unary(
+                '/haywain.scheduler.v1.SchedulerService/GetModelLease',
+                request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetModelLeaseRequest.SerializeToString,
+                response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetModelLeaseResponse.FromString,
+                _registered_method=True)
+        self.ListModelLeases = channel.unary_unary(
+                '/haywain.scheduler.v1.SchedulerService/ListModelLeases',
+                request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ListModelLeasesRequest.SerializeToString,
+                response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ListModelLeasesResponse.FromString,
+                _registered_method=True)
+        self.RenewModelLease = channel.unary_unary(
+                '/haywain.scheduler.v1.SchedulerService/RenewModelLease',
+                request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RenewModelLeaseRequest.SerializeToString,
+                response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RenewModelLeaseResponse.FromString,
+                _registered_method=True)
+        self.ReleaseModelLease = channel.unary_unary(
+                '/haywain.scheduler.v1.SchedulerService/ReleaseModelLease',
+                request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ReleaseModelLeaseRequest.SerializeToString,
+                response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ReleaseModelLeaseResponse.FromString,
+                _registered_method=True)
+        self.HandModelLease = channel.unary_unary(
+                '/haywain.scheduler.v1.SchedulerService/HandModelLease',
+                request_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.HandModelLeaseRequest.SerializeToString,
+                response_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.HandModelLeaseResponse.FromString,
+                _registered_method=True)
 
 
 class SchedulerServiceServicer:
@@ -262,6 +292,49 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AcquireModelLease(self, request, context):
+        """Leases a model: until the lease ends, calls of the model must name it, and rows of the model wait, but those of the batch that it
+        is handed to. What is at engines already ends there. Durable, and respected by every scheduler, when answered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetModelLease(self, request, context):
+        """Describes a lease, for a day also one that is over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListModelLeases(self, request, context):
+        """Lists leases, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewModelLease(self, request, context):
+        """Lets a lease last longer, from now on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseModelLease(self, request, context):
+        """Ends a lease. Idempotent; one that is over stays as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HandModelLease(self, request, context):
+        """Hands a lease to a batch, whose end is then the lease's. Idempotent. The holder may go on using it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -354,6 +427,36 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.GetPoolStatus,
                     request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetPoolStatusRequest.FromString,
                     response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetPoolStatusResponse.SerializeToString,
+            ),
+            'AcquireModelLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcquireModelLease,
+                    request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AcquireModelLeaseRequest.FromString,
+                    response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AcquireModelLeaseResponse.SerializeToString,
+            ),
+            'GetModelLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetModelLease,
+                    request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetModelLeaseRequest.FromString,
+                    response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetModelLeaseResponse.SerializeToString,
+            ),
+            'ListModelLeases': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListModelLeases,
+                    request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ListModelLeasesRequest.FromString,
+                    response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ListModelLeasesResponse.SerializeToString,
+            ),
+            'RenewModelLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewModelLease,
+                    request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RenewModelLeaseRequest.FromString,
+                    response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RenewModelLeaseResponse.SerializeToString,
+            ),
+            'ReleaseModelLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseModelLease,
+                    request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ReleaseModelLeaseRequest.FromString,
+                    response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ReleaseModelLeaseResponse.SerializeToString,
+            ),
+            'HandModelLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.HandModelLease,
+                    request_deserializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.HandModelLeaseRequest.FromString,
+                    response_serializer=haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.HandModelLeaseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -843,6 +946,168 @@ class SchedulerService:
             '/haywain.scheduler.v1.SchedulerService/GetPoolStatus',
             haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetPoolStatusRequest.SerializeToString,
             haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetPoolStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcquireModelLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.scheduler.v1.SchedulerService/AcquireModelLease',
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AcquireModelLeaseRequest.SerializeToString,
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.AcquireModelLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetModelLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.scheduler.v1.SchedulerService/GetModelLease',
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetModelLeaseRequest.SerializeToString,
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.GetModelLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListModelLeases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.scheduler.v1.SchedulerService/ListModelLeases',
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ListModelLeasesRequest.SerializeToString,
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ListModelLeasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewModelLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.scheduler.v1.SchedulerService/RenewModelLease',
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RenewModelLeaseRequest.SerializeToString,
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.RenewModelLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseModelLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.scheduler.v1.SchedulerService/ReleaseModelLease',
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ReleaseModelLeaseRequest.SerializeToString,
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.ReleaseModelLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HandModelLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.scheduler.v1.SchedulerService/HandModelLease',
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.HandModelLeaseRequest.SerializeToString,
+            haywain_dot_scheduler_dot_v1_dot_scheduler__pb2.HandModelLeaseResponse.FromString,
             options,
             channel_credentials,
             insecure,
