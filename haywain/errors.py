@@ -11,10 +11,12 @@
     │   ├── FileGone            deleted or expired; the record stays
     │   ├── UploadMissing
     │   ├── BatchMissing
+    │   ├── LeaseMissing
     │   └── ModelMissing
     ├── Conflict                the object's state forbids it; a retry can't cure it
     ├── TooLarge
     ├── CapacityExceeded        try again after `retry_after`
+    ├── LeaseUnavailable        somebody else leases the model, for `retry_after` or longer
     ├── KeyInUse                the request with this idempotency key is still running: try again
     ├── FencedOff               the lease was lost to a newer epoch
     ├── Unavailable             a peer or a store is away for now
@@ -36,8 +38,8 @@ import grpc
 
 __all__ = [
     "BatchMissing", "CapacityExceeded", "Conflict", "DeadlineExceeded", "FencedOff", "FileGone", "FileMissing", "HaywainError",
-    "InvalidRequest", "KeyInUse", "KeyReused", "ModelMissing", "NoSuchCursor", "NotFound", "PermissionDenied", "SettingsError",
-    "StorageFull", "TooLarge", "Unauthenticated", "Unavailable", "UploadMissing", "by_reason",
+    "InvalidRequest", "KeyInUse", "KeyReused", "LeaseMissing", "LeaseUnavailable", "ModelMissing", "NoSuchCursor", "NotFound",
+    "PermissionDenied", "SettingsError", "StorageFull", "TooLarge", "Unauthenticated", "Unavailable", "UploadMissing", "by_reason",
 ]  # fmt: skip
 
 
@@ -118,6 +120,10 @@ class BatchMissing(NotFound):
     """No such batch."""
 
 
+class LeaseMissing(NotFound):
+    """No such lease."""
+
+
 class ModelMissing(NotFound):
     """The model does not exist or is not served now."""
 
@@ -143,6 +149,14 @@ class CapacityExceeded(HaywainError):
     status = grpc.StatusCode.RESOURCE_EXHAUSTED
     retryable = True
     default_code = "capacity_exceeded"
+
+
+class LeaseUnavailable(HaywainError):
+    """The model is leased by somebody else."""
+
+    status = grpc.StatusCode.ABORTED
+    retryable = True
+    default_code = "lease_unavailable"
 
 
 class KeyInUse(HaywainError):
