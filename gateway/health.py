@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from google.api import httpbody_pb2
 
-from gateway.answer import Context, json_body
+from gateway.answer import Context, header, json_body
 from gateway.peers import CALL_SECONDS, Peer, Peers
 from gateway.pool import ask_all
 from gateway.query import parameters
@@ -21,7 +21,7 @@ __all__ = ["Health"]
 
 CHECK_SECONDS = 2.0
 FULL = "storage_full"
-_UNAVAILABLE = (("x-http-status", "503"), ("retry-after", "1"))
+_UNAVAILABLE: tuple[tuple[str, str], ...] = (("x-http-status", "503"), ("retry-after", "1"))
 
 
 class Healthy(msgspec.Struct):
@@ -105,13 +105,17 @@ class Health:
         self._storage = storage
 
     async def health(self, context: Context) -> httpbody_pb2.HttpBody:
-        """Answer 200, or 503 with the reason."""
+        """Answer 200, or 503 with the reason; HEAD gets the headers of it."""
         components, pool = await self._examined()
         reason = _ailment(components, pool)
-        if not reason:
-            return json_body(Healthy())
-        await context.send_initial_metadata(_UNAVAILABLE)
-        return json_body(Unhealthy(reason=reason, error=_error(reason)))
+        body = json_body(Unhealthy(reason=reason, error=_error(reason)) if reason else Healthy())
+        headers = _UNAVAILABLE if reason else ()
+        if header(context, "x-envoy-original-method") == "HEAD":
+            headers = (*headers, ("x-content-length", str(len(body.data))))
+            body.data = b""
+        if headers:
+            await context.send_initial_metadata(headers)
+        return body
 
     async def detailed(self, context: Context) -> httpbody_pb2.HttpBody:
         """Answer the same with an entry for each component and engine."""

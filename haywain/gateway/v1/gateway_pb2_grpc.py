@@ -384,7 +384,7 @@ class OpenAIServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetHealth(self, request, context):
-        """Tells whether a batch could run now.
+        """Tells whether a batch could run now; answers HEAD, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
