@@ -54,6 +54,6 @@ def merged(answers: Sequence[pb.GetPoolStatusResponse]) -> pb.GetPoolStatusRespo
 
 _State = pb.EngineStatus.State
 _READINESS: list[_State] = [
-    pb.EngineStatus.STATE_READY, pb.EngineStatus.STATE_DRAINING, pb.EngineStatus.STATE_QUARANTINED, pb.EngineStatus.STATE_CONNECTING,
-    pb.EngineStatus.STATE_LOST, pb.EngineStatus.STATE_UNSPECIFIED,
+    pb.EngineStatus.STATE_READY, pb.EngineStatus.STATE_DRAINING, pb.EngineStatus.STATE_QUARANTINED,
+    pb.EngineStatus.STATE_CONNECTING, pb.EngineStatus.STATE_LOST, pb.EngineStatus.STATE_UNSPECIFIED,
 ]  # fmt: skip
