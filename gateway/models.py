@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -14,6 +14,7 @@ from gateway.answer import Context, json_body
 from gateway.peers import Peer
 from gateway.query import parameters
 from haywain import errors
+from haywain.aliases import missing
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2
 
@@ -46,8 +47,11 @@ class ModelList(msgspec.Struct, kw_only=True):
 class Models:
     """The model routes, and the lookup of a request's model."""
 
-    def __init__(self, scheduler: Peer, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Take the service that knows the engines."""
+    def __init__(
+        self, scheduler: Peer, monotonic: Callable[[], float] = time.monotonic, *, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        """Take the service that knows the engines and applies the operator's `aliases`."""
+        self._aliases = aliases or {}
         self._scheduler = scheduler
         self._monotonic = monotonic
         self._known: dict[str, engine_pb2.ModelDescription] = {}
@@ -78,7 +82,7 @@ class Models:
 
     def _found(self, model: str) -> engine_pb2.ModelDescription:
         if model not in self._known:
-            raise errors.ModelMissing(f"The model '{model}' does not exist or is not served now.", param="model")
+            raise errors.ModelMissing(missing(model, self._aliases), param="model")
         return self._known[model]
 
     async def _ask(self) -> list[engine_pb2.ModelDescription]:

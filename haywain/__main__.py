@@ -89,20 +89,21 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_engines(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    about = "list the engines of a mesh, drain one, or check one against the rules"
+    about = "list the engines of a mesh, add, drain or remove one, or check one against the rules"
     engines = _command(commands, "engines", about, _engines, configured=False)
-    engines.add_argument("action", choices=("list", "drain", "check"))
+    engines.add_argument("action", choices=("list", "add", "drain", "remove", "check"))
     engines.add_argument(
         "engine", nargs="?", default="", metavar="ENGINE",
-        help="which to drain: it ends what it runs and gets no more; which to check: its own address, HOST:PORT or unix:PATH",
+        help="which to drain (it ends what it runs and gets no more) or remove (so that it is forgotten, too); "
+        "of add and check: its own address, HOST:PORT or unix:PATH",
     )  # fmt: skip
     engines.add_argument("--address", default="127.0.0.1:10900", metavar="HOST:PORT", help="the mesh (%(default)s)")
-    engines.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait until the drained engine runs nothing")
+    engines.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait until the engine runs nothing")
     engines.add_argument("--model", default="", metavar="ID", help="of check: which model to ask (the first)")
     engines.add_argument(
         "--seconds", type=float, default=60.0, help="of check: how long at most; more for a slow model (%(default)s)"
     )
-    engines.add_argument("--json", action="store_true", help="of check: print one JSON object")
+    engines.add_argument("--json", action="store_true", help="of list and check: print one JSON object")
 
 
 def _command(
@@ -134,7 +135,7 @@ def _settings(options: argparse.Namespace) -> settings.Settings:
 
 
 def _process(options: argparse.Namespace) -> int:
-    from haywain import log, orphans, replicas, rpc
+    from haywain import log, logfiles, orphans, replicas, rpc
 
     if getattr(options, "action", None) == "tune":
         return _tune(options)
@@ -147,7 +148,8 @@ def _process(options: argparse.Namespace) -> int:
     if options.name == "envoy":
         from gateway import envoy
 
-        envoy.exec_envoy(chosen)
+        envoy.exec_envoy(chosen, os.environ.get(logfiles.VARIABLE, ""))
+    logfiles.follow()
     serve = _serve(options.name)
     rpc.run(lambda stopping: serve(chosen, stopping))
     return 0
@@ -225,7 +227,7 @@ def _engines(options: argparse.Namespace) -> int:
         from engine.check import command
 
         return command.command(options.engine, options.model, options.seconds, options.json)
-    return engines.command(options.address, options.action, options.engine, options.wait)
+    return engines.command(options.address, options.action, options.engine, options.wait, as_json=options.json)
 
 
 def _demo_model(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ of the batch, so that a restart never comes to another verdict on rows that run 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from haywain.blobs import BlobStore, mapped
 from haywain.clock import Clock, timestamp
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2
-from haywain.settings import BatchesSettings
+from haywain.settings import Settings
 from services.batches.figures import VALIDATION_LINES, VALIDATION_SECONDS
 from services.batches.lifecycle import Status
 from services.batches.lines import Served
@@ -52,12 +53,13 @@ class Found(msgspec.Struct, frozen=True):
 class Intake:
     """Validates batches and hands them in."""
 
-    def __init__(self, store: BatchStore, scheduler: Scheduler, blobs: BlobStore, settings: BatchesSettings, clock: Clock) -> None:
+    def __init__(self, store: BatchStore, scheduler: Scheduler, blobs: BlobStore, settings: Settings, clock: Clock) -> None:
         """Starts its process when there is something to validate."""
         self._store = store
         self._scheduler = scheduler
         self._blobs = blobs
-        self._settings = settings
+        self._settings = settings.batches
+        self._aliases = settings.scheduler.aliases
         self._clock = clock
         self._validator = Validator()
         self._models: list[engine_pb2.ModelDescription] = []
@@ -111,7 +113,7 @@ class Intake:
             verdict = await self._validator.validate(order)
         VALIDATION_LINES.inc(record.line_count)
         if verdict.faults and (fresh := await self.models(fresh=True)) != models:  # an engine came just now: they may be good
-            order = msgspec.structs.replace(order, served=_served(fresh, record.endpoint))
+            order = msgspec.structs.replace(order, served=_served(fresh, record.endpoint, self._aliases))
             with mapped("validation"):
                 verdict = await self._validator.validate(order)
         return Found(verdict, index, bad)
@@ -182,7 +184,7 @@ class Intake:
             index_path="",
             endpoint=record.endpoint,
             default_model=record.default_model,
-            served=_served(models, record.endpoint) if models else None,
+            served=_served(models, record.endpoint, self._aliases) if models else None,
             members={name: batch_name for name, (batch_name, _) in record.defaults.members().items()},
             deterministic=record.deterministic,
             mixed_models=settings.mixed_models,
@@ -222,7 +224,7 @@ def reason(faults: list[Fault]) -> Fault:
     return Fault("validation_failed", f"The input file has bad lines; the first is line {first.line}: {first.message}")
 
 
-def _served(models: list[engine_pb2.ModelDescription], endpoint: str) -> dict[str, Served]:
+def _served(models: list[engine_pb2.ModelDescription], endpoint: str, aliases: Mapping[str, str]) -> dict[str, Served]:
     """Map every id, also as an alias, to what may be asked of its model; an id of its own wins over an alias."""
     served: dict[str, Served] = {}
     for model in models:
@@ -236,4 +238,6 @@ def _served(models: list[engine_pb2.ModelDescription], endpoint: str) -> dict[st
         for alias in model.aliases:
             served.setdefault(alias, what)
         served[model.model] = what
+    for alias, model_id in aliases.items():
+        served.setdefault(alias, Served(model_id, here=False, missing=True))  # else the scheduler would have told of it
     return served

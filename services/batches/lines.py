@@ -31,6 +31,8 @@ class Served(msgspec.Struct, frozen=True):
     here: bool = True
     fields: frozenset[str] | None = None
     deterministic: bool = True
+    missing: bool = False
+    """The id is an operator's alias of a model that nobody serves."""
 
 
 Remember = Callable[[str, int, int], int]
@@ -115,6 +117,9 @@ class LineRules:
         return served.model
 
     def _not_served(self, model: str, served: Served | None, line: int) -> Fault:
+        if served is not None and served.missing:
+            message = f"The model {_quote(model)} is an alias of {_quote(served.model)}, which is not served."
+            return Fault("model_not_found", message, "body.model", line)
         where = f" at {self._endpoint}" if served is not None else ""
         return Fault("model_not_found", f"The model {_quote(model)} is not served{where}.", "body.model", line)
 

@@ -165,7 +165,7 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[BatchesServi
         scheduler = Scheduler(await stack.enter_async_context(rpc.channel(settings.addresses("scheduler"))))
         store = BatchStore(database, clock, OWNER)
         book = ProgressBook()
-        intake = Intake(store, scheduler, blobs, chosen, clock)
+        intake = Intake(store, scheduler, blobs, settings, clock)
         stack.callback(intake.close)
         own_files = OwnFiles(store, files, blobs, settings.files.batch_expires_after_seconds)
         held_store = HeldStore(database)

@@ -24,7 +24,9 @@ class Call:
     def __init__(self, request: pb.CompleteRequest) -> None:
         """It is in no queue yet."""
         self.request = request
-        self.key: Key = (request.model, request.endpoint, False)
+        self.key: Key = (request.model, request.endpoint, False, None)
+        self.asked = request.model
+        """The name that the caller used."""
         self.attempt = 1
         self.gone = False
         """The caller left or was answered."""

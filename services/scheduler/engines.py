@@ -1,9 +1,11 @@
 """The engines known: registrations, heartbeats, and one Run stream to each.
 
-    register ──▶ CONNECTING ──first message──▶ READY ──drain──▶ DRAINING
+    register ──▶ CONNECTING ──first message──▶ READY ──drain──▶ DRAINING ──remove, when nothing runs──▶ forgotten
                    ▲      ▲                      │
                    │      └──stream broke, redial┘
                    └──register again── LOST ◀── three heartbeats missed
+
+An engine that was added is asked how it is (`Probes`), which counts as its registration.
 
 A new incarnation replaces the one before. What was in flight on a stream that ended goes back to the queue (`Returns.lost`).
 """
@@ -14,7 +16,7 @@ import asyncio
 import contextlib
 import contextvars
 import random
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import grpc
@@ -22,19 +24,21 @@ import grpc
 from haywain import crash, log, rpc
 from haywain.clock import Clock
 from haywain.engine.v1 import engine_pb2, engine_pb2_grpc
-from haywain.errors import Conflict, InvalidRequest, NotFound
+from haywain.errors import Conflict, NotFound
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import SchedulerSettings
 from services.scheduler.dispatch import Dispatcher
+from services.scheduler.entry import Entry
+from services.scheduler.failing import first_failure, first_line
 from services.scheduler.link import Link
+from services.scheduler.probes import check
 from services.scheduler.returns import Returns
+from services.scheduler.speed import Speed
 
-__all__ = ["Engines", "Entry"]
+__all__ = ["Engines"]
 
 _REDIAL_SECONDS = (0.05, 5.0)
 _MISSED_MAX = 3
-_FORGET_SECONDS = 60.0
-"""A lost engine's models stay known for so long: an engine that restarts makes no batch fail."""
 _TELL_SECONDS = 3_600.0
 _State = pb.EngineStatus
 _log = log.get()
@@ -42,33 +46,6 @@ _log = log.get()
 
 class _StreamEnded(Exception):
     """The engine ended its stream in good order."""
-
-
-class Entry:
-    """One engine."""
-
-    def __init__(self, engine: engine_pb2.Engine, now: float, ended: int = 0) -> None:
-        """`ended` is carried over from its life before."""
-        self.engine = engine
-        self.state: pb.EngineStatus.State = _State.STATE_CONNECTING
-        self.seen = self.told = now
-        self.link: Link | None = None
-        self.draining = False
-        self.replaced = False
-        """The same incarnation described itself anew: nothing died."""
-        self.ended = ended
-        self.running: asyncio.Task[None] | None = None
-
-    def status(self) -> pb.EngineStatus:
-        """Make the message."""
-        link = self.link
-        return pb.EngineStatus(
-            engine=self.engine,
-            state=_State.STATE_DRAINING if self.draining and self.state == _State.STATE_READY else self.state,
-            active=link.active if link else 0,
-            credits=link.credits if link else 0,
-            ended=self.ended + (link.ended if link else 0),
-        )
 
 
 class Engines:
@@ -83,7 +60,13 @@ class Engines:
         self._entries: dict[str, Entry] = {}
         self._group: asyncio.TaskGroup | None = None
         self._swept = clock.monotonic()
+        self._pins = settings.pin_batch_to_digest
         self._drained: Mapping[str, str] = {}
+        self._removed: Mapping[str, str] = {}
+        self.standing: Mapping[str, str] = {}
+        """The addresses of those that were added, by id: they are never forgotten."""
+        self.forgot: Callable[[str], None] = lambda engine_id: None
+        """Called with an engine that was removed and runs nothing any more."""
         self.registered = asyncio.Event()
         """An engine registered in this life of the scheduler."""
 
@@ -103,11 +86,12 @@ class Engines:
 
         Raises InvalidRequest, Conflict.
         """
-        if not (engine.engine_id and engine.address and engine.models and engine.slots > 0):
-            raise InvalidRequest("an engine registers with an id, an address, models and slots")
+        check(engine)
         self.registered.set()
         now = self._clock.monotonic()
         entry = self._entries.get(engine.engine_id)
+        if entry is None and self._removed.get(engine.engine_id) == engine.incarnation:
+            return False
         if entry is not None and entry.engine == engine:
             entry.seen = now
             if entry.state == _State.STATE_LOST:
@@ -122,7 +106,7 @@ class Engines:
             entry.replaced = entry.engine.incarnation == engine.incarnation
             entry.running.cancel()
         _log.info("engine.registered", engine_id=engine.engine_id, incarnation=engine.incarnation, address=engine.address)
-        self._entries[engine.engine_id] = new = Entry(engine, now, entry.status().ended if entry else 0)
+        self._entries[engine.engine_id] = new = Entry(engine, now, entry.status(now).ended if entry else 0)
         new.draining = entry is not None and entry.draining and entry.engine.incarnation == engine.incarnation
         new.draining = new.draining or self._drained.get(engine.engine_id) == engine.incarnation
         self._connect(new)
@@ -130,9 +114,8 @@ class Engines:
 
     def _is_another(self, entry: Entry, engine: engine_pb2.Engine) -> bool:
         """Tell whether the engine that is known is alive beside one of the same name: they would take each other's rows away."""
-        alive = entry.link is not None and entry.link.ready and entry.state != _State.STATE_LOST
         known = entry.engine
-        return alive and known.incarnation != engine.incarnation and known.address != engine.address
+        return entry.alive and known.incarnation != engine.incarnation and known.address != engine.address
 
     def remember(self, engine: engine_pb2.Engine) -> None:
         """Know an engine of an earlier life of the scheduler; it is lost until it registers."""
@@ -148,7 +131,28 @@ class Engines:
         entry.draining = True
         if entry.link is not None:
             entry.link.draining = True
-        return entry.status()
+        return self.status(entry)
+
+    def remove(self, engine_id: str) -> pb.EngineStatus:
+        """Drain an engine, and forget it once it runs nothing. Raises NotFound."""
+        status = self.drain(engine_id)
+        entry = self._entries[engine_id]
+        entry.removing = True
+        self._end_removed(entry)
+        return status
+
+    def _end_removed(self, entry: Entry) -> bool:
+        """Forget an engine that is to be removed, if nothing runs there."""
+        if not (entry.removing and entry.idle):
+            return False
+        entry.replaced = True  # a row that is being made ready for it goes back
+        if entry.running is not None:
+            entry.running.cancel()
+        engine_id = entry.engine.engine_id
+        del self._entries[engine_id]
+        _log.info("engine.removed", engine_id=engine_id)
+        self.forgot(engine_id)
+        return True
 
     def drained(self, incarnations: Mapping[str, str]) -> None:
         """Drain the engines that were to be drained: by another scheduler, or in an earlier life of this one."""
@@ -157,6 +161,36 @@ class Engines:
             entry = self._entries.get(engine_id)
             if entry is not None and not entry.draining and entry.engine.incarnation == incarnation:
                 self.drain(engine_id)
+
+    def undrained(self, engine_ids: Iterable[str]) -> None:
+        """Send these rows again, if they are drained."""
+        for entry in filter(None, map(self._entries.get, engine_ids)):
+            if entry.draining and not entry.removing:
+                entry.draining = False
+                if entry.link is not None:
+                    entry.link.draining = False
+                    entry.link.wake.set()
+
+    def removed(self, incarnations: Mapping[str, str]) -> None:
+        """Remove the engines that were to be removed, likewise."""
+        self._removed = incarnations
+        for engine_id, incarnation in incarnations.items():
+            entry = self._entries.get(engine_id)
+            if entry is not None and not entry.removing and entry.engine.incarnation == incarnation:
+                self.remove(engine_id)
+
+    def find(self, engine_id: str) -> Entry | None:
+        """Look an engine up."""
+        return self._entries.get(engine_id)
+
+    def status(self, entry: Entry) -> pb.EngineStatus:
+        """Tell how an engine is."""
+        return entry.status(self._clock.monotonic(), standing=entry.engine.engine_id in self.standing)
+
+    def serving(self) -> list[engine_pb2.Engine]:
+        """List the engines whose models can be asked for: what is lost for a moment is waited for."""
+        now = self._clock.monotonic()
+        return [entry.engine for entry in self.entries() if not entry.draining and not entry.gone(now)]
 
     def entries(self) -> list[Entry]:
         """List the engines by id."""
@@ -175,8 +209,12 @@ class Engines:
         for engine_id, entry in list(self._entries.items()):
             entry.seen += max(0.0, late)  # when we were stopped, engines could not be heard
             silent = now - entry.seen
+            if entry.speed is not None:
+                entry.speed.look(now)
+            if self._end_removed(entry):
+                continue
             if entry.state == _State.STATE_LOST:
-                if silent > _FORGET_SECONDS:
+                if entry.gone(now) and engine_id not in self.standing:
                     del self._entries[engine_id]
             elif silent > _MISSED_MAX * self._heartbeat_ms / 1000:
                 _log.warning("engine.lost", engine_id=engine_id, silent_seconds=round(silent, 3))
@@ -200,20 +238,21 @@ class Engines:
                 await channel.close()
 
     async def _stream(self, entry: Entry, channel: grpc.aio.Channel) -> None:
-        link = Link(entry.engine)
+        link = Link(entry.engine, pins=self._pins)
         link.draining = entry.draining
         entry.link = link
+        entry.speed = Speed(link.tokens, self._clock.monotonic())
         entry.state = _State.STATE_CONNECTING
         self._dispatcher.links.connect(link)
         call = engine_pb2_grpc.EngineServiceStub(channel).Run()
         in_order = False
         try:
-            match await _first_failure(self._read(entry, link, call), self._write(link, call)):
+            match await first_failure(self._read(entry, link, call), self._write(link, call)):
                 case _StreamEnded():
                     in_order = True
                 case (grpc.aio.AioRpcError() | asyncio.InvalidStateError() | grpc.aio.UsageError()) as error:
                     _log.warning(
-                        "engine.stream_broke", engine_id=entry.engine.engine_id, error=_first_line(error), active=link.active
+                        "engine.stream_broke", engine_id=entry.engine.engine_id, error=first_line(error), active=link.active
                     )
                 case error:  # whatever an engine does ends its stream only
                     _log.error("engine.stream_failed", engine_id=entry.engine.engine_id, exc_info=error)
@@ -221,7 +260,7 @@ class Engines:
             call.cancel()
             entry.ended += link.ended
             if entry.link is link:  # else the engine came back before this stream had ended
-                entry.link = None
+                entry.link = entry.speed = None
                 if entry.state != _State.STATE_LOST:
                     entry.state = _State.STATE_CONNECTING
             self._returns.lost(link, in_order=in_order or entry.replaced)
@@ -250,23 +289,3 @@ class Engines:
             else:
                 await call.write(message)
                 crash.point("scheduler:rows-sent")
-
-
-async def _first_failure(*endless: Coroutine[Any, Any, None]) -> BaseException | None:
-    """Run all until one fails, and end the others.
-
-    Not a TaskGroup: up to Python 3.12 its owner looks cancelled ever after, and it forgets that it was when a member fails as well.
-    """
-    running = [asyncio.create_task(one) for one in endless]
-    try:
-        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        return next(iter(done)).exception()
-    finally:
-        for one in running:
-            one.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-
-def _first_line(error: BaseException) -> str:
-    details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-    return str(details or type(error).__name__).partition("\n")[0]

@@ -79,7 +79,7 @@ def figures(scheduler: Scheduler) -> Figures:
 
 
 def _engines(scheduler: Scheduler) -> list[Metric]:
-    known = [entry.status() for entry in scheduler.engines.entries()]
+    known = [scheduler.engines.status(entry) for entry in scheduler.engines.entries()]
     ended = CounterMetricFamily("haywain_engine_ended", "Sequences that ended at an engine.", labels=("engine",))
     for one in known:
         ended.add_metric((one.engine.engine_id,), one.ended)

@@ -9,6 +9,7 @@ import msgspec
 from haywain.engine.v1 import engine_pb2
 from haywain.openai import ascii_json, encode, error_body
 from services.scheduler.batch import Attempt
+from services.scheduler.speed import Tokens
 
 __all__ = ["ResultLines", "clean_body", "unrun_line"]
 
@@ -43,8 +44,9 @@ def clean_body(body: bytes) -> bytes | None:
 class ResultLines:
     """Builds the lines of one engine's results for one model."""
 
-    def __init__(self, engine: engine_pb2.Engine, digest: str) -> None:
-        """`digest` names the version of the model."""
+    def __init__(self, engine: engine_pb2.Engine, digest: str, tokens: Tokens | None = None) -> None:
+        """`digest` names the version of the model; `tokens` are the totals of the engine."""
+        self.tokens = tokens or Tokens()
         known = b'"engine":%b,"backend":%b,"model_digest":%b' % (
             encode(engine.engine_id), encode(engine.backend), encode(digest or None),
         )  # fmt: skip

@@ -13,9 +13,7 @@ from haywain.gather import all_of
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import Settings
-from services.scheduler.calls import Call
 from services.scheduler.figures import figures
-from services.scheduler.models import merged
 from services.scheduler.pieces import Pieces
 from services.scheduler.replay import lines_after
 from services.scheduler.scheduler import Scheduler
@@ -90,7 +88,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def Complete(self, request: pb.CompleteRequest, context: Any) -> AsyncIterator[pb.CompleteResponse]:
         """Run one request now."""
-        call = Call(request)
+        call = self._scheduler.registry.called(request)
         await self._scheduler.registry.reach(call)
         self._scheduler.registry.call(call)
         try:
@@ -109,16 +107,23 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def DrainEngine(self, request: pb.DrainEngineRequest, context: Any) -> pb.DrainEngineResponse:
         """Send an engine nothing more."""
-        return pb.DrainEngineResponse(engine=await self._scheduler.registry.drain(request.engine_id))
+        return pb.DrainEngineResponse(engine=await self._scheduler.registry.drain(request.engine_id, local=request.local))
+
+    async def AddEngine(self, request: pb.AddEngineRequest, context: Any) -> pb.AddEngineResponse:
+        """Know an engine that doesn't register itself."""
+        return pb.AddEngineResponse(engine=await self._scheduler.registry.add(request.address))
+
+    async def RemoveEngine(self, request: pb.RemoveEngineRequest, context: Any) -> pb.RemoveEngineResponse:
+        """Drain an engine and forget it."""
+        return pb.RemoveEngineResponse(engine=await self._scheduler.registry.remove(request.engine_id, local=request.local))
 
     async def ListEngines(self, request: pb.ListEnginesRequest, context: Any) -> pb.ListEnginesResponse:
         """List the engines."""
-        return pb.ListEnginesResponse(engines=[entry.status() for entry in self._scheduler.engines.entries()])
+        return await self._scheduler.registry.listing(local=request.local)
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:
         """List the models."""
-        engines = [entry.engine for entry in self._scheduler.engines.entries() if not entry.draining]
-        return pb.ListModelsResponse(models=merged(engines))
+        return pb.ListModelsResponse(models=self._scheduler.registry.models())
 
     async def GetPoolStatus(self, request: pb.GetPoolStatusRequest, context: Any) -> pb.GetPoolStatusResponse:
         """Tell how full the pool is."""
@@ -129,7 +134,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             slots_active=scheduler.dispatcher.links.in_slots,
             slots_capacity=scheduler.settings.slots,
             active_batches=sum(not batch.ended for batch in scheduler.intake.batches.values()),
-            engines=[entry.status() for entry in scheduler.engines.entries()],
+            engines=[scheduler.engines.status(entry) for entry in scheduler.engines.entries()],
         )
 
     def _progress(self, batch_ids: Any) -> list[pb.Progress]:

@@ -1,0 +1,91 @@
+"""The engines in SQL: how they described themselves, and what operators said of them. All schedulers read the same."""
+
+from __future__ import annotations
+
+import msgspec
+from google.protobuf import json_format
+
+from haywain.clock import Clock
+from haywain.db import Database, Row, Transaction
+from haywain.engine.v1 import engine_pb2
+
+__all__ = ["EngineStore", "Known"]
+
+
+class Known(msgspec.Struct, frozen=True):
+    """An engine as SQL has it."""
+
+    engine: engine_pb2.Engine
+    seen_at: float
+    """When it was last told of, Unix seconds."""
+    drained: str
+    """The incarnation that gets nothing more; empty for none."""
+    standing: str
+    """The address where it is asked how it is; empty: it registers itself."""
+    removed: str | None
+    """The incarnation that is to be forgotten."""
+
+
+class EngineStore:
+    """The engines of one database."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        """The database is open."""
+        self._database = database
+        self._clock = clock
+
+    async def put(self, engine: engine_pb2.Engine) -> None:
+        """Remember how an engine describes itself."""
+        await self._database.write(lambda tx: self._put(tx, engine))
+
+    async def all(self) -> list[Known]:
+        """Read all."""
+        return [_known(row) for row in await self._database.read(lambda tx: tx.fetch("list_engines"))]
+
+    async def get(self, engine_id: str) -> Known | None:
+        """Read one."""
+        row = await self._database.read(lambda tx: tx.fetch_one("get_engine", engine_id=engine_id))
+        return None if row is None else _known(row)
+
+    async def drain(self, engine: engine_pb2.Engine) -> None:
+        """Have every scheduler send this incarnation nothing more."""
+
+        def drain(tx: Transaction) -> None:
+            self._put(tx, engine)
+            tx.execute("drain_engine", engine_id=engine.engine_id, incarnation=engine.incarnation)
+
+        await self._database.write(drain)
+
+    async def add(self, engine: engine_pb2.Engine) -> None:
+        """Have every scheduler ask the engine at its address how it is, whatever was said of it before."""
+
+        def add(tx: Transaction) -> None:
+            self._put(tx, engine)
+            tx.execute("add_engine", engine_id=engine.engine_id, address=engine.address)
+
+        await self._database.write(add)
+
+    async def remove(self, engine: engine_pb2.Engine) -> None:
+        """Have every scheduler forget this incarnation, and ask it nothing more."""
+
+        def remove(tx: Transaction) -> None:
+            self._put(tx, engine)
+            tx.execute("remove_engine", engine_id=engine.engine_id, incarnation=engine.incarnation)
+
+        await self._database.write(remove)
+
+    async def drop(self, before: float) -> None:
+        """Forget engines that were last told of before a Unix time, but those that were added."""
+        await self._database.write(lambda tx: tx.execute("drop_engines", before=before))
+
+    def _put(self, tx: Transaction, engine: engine_pb2.Engine) -> None:
+        description = json_format.MessageToJson(engine, indent=None)
+        tx.execute("put_engine", engine_id=engine.engine_id, description=description, now=self._clock.now())
+
+
+def _known(row: Row) -> Known:
+    engine = json_format.Parse(str(row["description"]), engine_pb2.Engine(), ignore_unknown_fields=True)
+    removed = row["removed"]
+    return Known(
+        engine, float(row["seen_at"]), str(row["drained"]), str(row["standing"]), None if removed is None else str(removed)
+    )

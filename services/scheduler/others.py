@@ -1,0 +1,86 @@
+"""The other schedulers, asked for their share of what the one that was asked is to tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import grpc
+
+from haywain import errors, log, rpc
+from haywain.scheduler.v1 import scheduler_pb2 as pb
+from haywain.scheduler.v1 import scheduler_pb2_grpc
+from haywain.settings import Settings
+
+__all__ = ["Others", "together"]
+
+_SECONDS = 1.0
+_State = pb.EngineStatus
+_RANK = (_State.STATE_LOST, _State.STATE_CONNECTING, _State.STATE_QUARANTINED, _State.STATE_READY, _State.STATE_DRAINING)
+"""What is told when schedulers see it differently: the last one."""
+_log = log.get()
+
+
+class Others:
+    """Calls to each of them."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Others:
+        """Find the others of a mesh."""
+        mine, names = settings.scheduler, settings.replicas("scheduler")
+        if mine.replicas == 1:
+            return cls({})
+        return cls({name: at for name, at in zip(names, settings.addresses("scheduler"), strict=True) if name != mine.replica})
+
+    def __init__(self, addresses: Mapping[str, str]) -> None:
+        """`addresses` by name, without one's own."""
+        self._addresses = addresses
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def ask(self, method: str, request: Any) -> tuple[list[Any], list[str]]:
+        """Ask all at the same time; the answers, and the names of those that stand still.
+
+        One that is away has nothing at any engine. One that knows no such engine has nothing at it.
+        """
+        answers = await asyncio.gather(*(self._ask(name, method, request) for name in self._addresses))
+        heard = [answer for answer in answers if answer is not None and not isinstance(answer, str)]
+        return heard, [answer for answer in answers if isinstance(answer, str)]
+
+    async def _ask(self, name: str, method: str, request: Any) -> Any:
+        """Give an answer, None of one that is away, or the name of one that stands still."""
+        if name not in self._channels:
+            self._channels[name] = rpc.channel(self._addresses[name])
+        stub = scheduler_pb2_grpc.SchedulerServiceStub(self._channels[name])
+        try:
+            return await rpc.call(getattr(stub, method), request, timeout=_SECONDS, wait=False)
+        except (errors.Unavailable, errors.NotFound):
+            return None
+        except errors.HaywainError as error:
+            _log.warning("scheduler.silent", scheduler=name, error=error.message)
+            return name
+
+    async def close(self) -> None:
+        """Hang up."""
+        for channel in self._channels.values():
+            await channel.close()
+
+
+def together(shares: Iterable[pb.EngineStatus]) -> list[pb.EngineStatus]:
+    """Make one status of each engine of what several schedulers say of it, by engine id: sums, and what most can be expected."""
+    found: dict[str, pb.EngineStatus] = {}
+    for share in shares:
+        known = found.get(share.engine.engine_id)
+        if known is None:
+            found[share.engine.engine_id] = share
+            continue
+        best, other = (known, share) if _RANK.index(known.state) >= _RANK.index(share.state) else (share, known)
+        best.active += other.active
+        best.credits += other.credits
+        best.ended += other.ended
+        best.input_tokens_per_second += other.input_tokens_per_second
+        best.cached_tokens_per_second += other.cached_tokens_per_second
+        best.output_tokens_per_second += other.output_tokens_per_second
+        best.standing |= other.standing
+        found[share.engine.engine_id] = best
+    return [found[engine_id] for engine_id in sorted(found)]
