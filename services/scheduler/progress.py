@@ -64,7 +64,7 @@ def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason], ru
     rows, tokens = batch.meter.rates()
     state = pb.Progress.STATE_SEALED if batch.submission.sealed else pb.Progress.STATE_ENDED if ended else pb.Progress.STATE_ACTIVE
     total = batch.submission.row_count
-    in_slots = max(round(batch.running * running), min(batch.running, 1))
+    in_slots = min(max(round(batch.running * running), min(batch.running, 1)), total - batch.accepted)  # some run twice
     return pb.Progress(
         batch_id=batch.batch_id,
         state=state,
