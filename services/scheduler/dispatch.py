@@ -1,6 +1,8 @@
 """Which rows go to which engine, and what comes of them. An engine's pump asks for its next message whenever it has credit.
 
-    room = credits, slots left, message_rows ─▶ calls that wait ─▶ suspects, alone ─▶ rows by policy ─▶ one RunRequest
+    room = credits, slots left, message_rows ─▶ calls that wait ─▶ suspects ─▶ rows by policy ─▶ late rows' copies ─▶ a RunRequest
+
+A quarantined engine has room for a few probes, when its pause is over.
 
 Everything but reading the lines happens between two awaits, so nothing is taken twice and no credit is used twice.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 from haywain import errors, log
@@ -21,16 +24,16 @@ from services.scheduler.calls import Call, Calls
 from services.scheduler.claims import Claims
 from services.scheduler.link import Link
 from services.scheduler.links import Links
+from services.scheduler.pins import Pins
 from services.scheduler.policy import Turns
 from services.scheduler.recording import Recorder
 from services.scheduler.sending import Sender
-from services.scheduler.suspects import Suspects
+from services.scheduler.stragglers import Stragglers
+from services.scheduler.suspects import Suspected
 
 __all__ = ["Dispatcher"]
 
 _FOREVER = 1 << 62
-_PROBE_AFTER_SECONDS = 5.0
-"""Suspects wait so long for an engine without rows; then a busy one is emptied for them."""
 _REST_SECONDS = 1.0
 _OUT_BYTES = 64 * 1024 * 1024
 """Lines at one engine at a time, which it has in memory."""
@@ -49,13 +52,17 @@ class Dispatcher:
         self._turns: dict[Key, Turns] = {}
         self._turn_served: dict[Key, int] = {}
         self._served = 0
-        self._suspects: dict[Key, Suspects] = {}
-        self.links = Links()
+        self._suspected = Suspected(settings.max_losses)
+        self.links = Links(clock)
+        self.stragglers = Stragglers(settings.straggler_factor, settings.straggler_seconds)
+        self.stragglers.lets = lambda attempt: self.sender.gate.lets(attempt.held.batch.batch_id, attempt.held.model)
         self._batches: dict[int, Batch] = {}
         self._orders = itertools.count(1)
         self.calls = Calls()
         self.paused: Callable[[], bool] = lambda: False
         """Tells whether rows must wait because their results could not be stored."""
+        self.pins: Pins | None = None
+        """Set where batches keep to one digest of a model."""
         claims.changed = self.refresh
 
     # -- what waits -----------------------------------------------------------------------------------------------------------
@@ -74,6 +81,7 @@ class Dispatcher:
         for turns in self._turns.values():
             turns.drop(order)
         self.links.give_up_batch(batch)
+        self.stragglers.forget(batch)
         batch.running = 0
 
     def refresh(self, batch: Batch, model: str) -> None:
@@ -83,7 +91,7 @@ class Dispatcher:
             return
         turns = self._turns.setdefault(key, Turns())
         claimable = batch.queued_shards.get(model, 0) > 0 and model not in batch.claiming
-        if not claimable and not batch.ready(model):
+        if (not claimable and not batch.ready(model)) or not self.sender.gate.lets(batch.batch_id, model):
             turns.drop(order)
             return
         terms = batch.submission
@@ -92,15 +100,26 @@ class Dispatcher:
         self.links.wake(key)
 
     def again(self, attempt: Attempt) -> None:
-        """Put a row back in front of its shard's."""
-        if not attempt.held.over:
+        """Put a row back in front of its shard's, unless it is a copy: then the row is at an engine already."""
+        if not self.stragglers.unsent(attempt) and not attempt.held.over:
             attempt.held.give_back([attempt])
-            self.refresh(attempt.held.batch, attempt.held.key[0])
+            self.refresh(attempt.held.batch, attempt.held.model)
 
     def call(self, call: Call) -> None:
-        """Queue an interactive request. Raises CapacityExceeded."""
+        """Queue an interactive request. Raises CapacityExceeded; Unavailable while all engines for it are quarantined."""
+        if (wait := self.links.waits(call.key)) is not None:
+            raise _quarantined(call, wait)
+        if (refusal := self.sender.gate.refusal(call)) is not None:
+            raise refusal
         self.calls.add(call)
         self.links.wake(call.key)
+
+    def quarantined(self) -> None:
+        """Fail the calls that only quarantined engines could take now, and have the others take over."""
+        for key in self.calls.wanted():
+            while (wait := self.links.waits(key)) is not None and (call := self.calls.take(key)) is not None:
+                call.fail(_quarantined(call, wait))
+        self.links.wake_all()
 
     def leave(self, call: Call) -> None:
         """Forget a call whose caller left: stop it at its engine."""
@@ -109,20 +128,16 @@ class Dispatcher:
 
     def suspect(self, attempts: Sequence[Attempt]) -> None:
         """Queue rows that were in flight at an engine that was lost."""
-        by_key: dict[Key, list[Attempt]] = {}
-        for attempt in attempts:
-            by_key.setdefault(attempt.held.key, []).append(attempt)
-        for key, group in by_key.items():
-            suspects = self._suspects.setdefault(key, Suspects(self._settings.max_losses))
-            suspects.add(group, self._clock.monotonic())
+        for key in self._suspected.add(attempts, self._clock.monotonic()):
             self.links.wake(key)
 
     def why(self, batch: Batch) -> pb.Progress.WaitingReason:
         """Tell why no row of a batch runs."""
-        models = {held.key[0] for held in batch.held.values() if held.unrecorded} | {
-            model for model, shards in batch.queued_shards.items() if shards
-        }
-        ready = [batch.key(model) for model in models if self.links.serves(batch.key(model))]
+        models = batch.open_models
+        keys = [batch.key(model) for model in models if self.sender.gate.lets(batch.batch_id, model)]
+        if len(keys) < len(models) and not any(map(self.links.serves, keys)):
+            return pb.Progress.WAITING_REASON_LEASE_UNAVAILABLE
+        ready = [key for key in keys if self.links.serves(key) and self.links.waits(key) is None]
         if not ready:
             return pb.Progress.WAITING_REASON_MODEL_NOT_AVAILABLE
         if any(self.links.credits(key) > 0 for key in ready) and self.links.active < self._settings.slots:
@@ -135,6 +150,7 @@ class Dispatcher:
         """Make the next message for a link, None when there is nothing to say now."""
         request = engine_pb2.RunRequest(cancel_sequence_ids=link.cancels)
         link.cancels.clear()
+        probes = link.breaker.quarantined
         room = self._room(link)
         while room and (call := self._next_call(link)) is not None:
             self._reserve(link, 1)
@@ -143,28 +159,52 @@ class Dispatcher:
         attempts = self._choose(link, room) if room else []
         if attempts:
             await self._add_rows(link, request, attempts)
+        if probes:
+            link.probes.update(sequence.sequence_id for sequence in request.sequences)
         return request if request.sequences or request.cancel_sequence_ids else None
 
     async def _add_rows(self, link: Link, request: engine_pb2.RunRequest, attempts: list[Attempt]) -> None:
         reserved = len(request.sequences) + len(attempts)
         self._reserve(link, len(attempts))
+        others: list[Attempt] = []
+        copies = self.stragglers.among(attempts)
         try:
+            if self.pins is not None:
+                others = await self._pin(self.pins, link, attempts)
             await self.sender.add_rows(link, request, attempts)
         except (OSError, errors.HaywainError) as error:
             _log.error("rows.not_read", batch_id=attempts[0].held.batch.batch_id, error=str(error))
             self._rest(attempts[0].held.batch)
         finally:
+            if copies:
+                self.stragglers.sent(link, request, copies, attempts)
             unused = reserved - len(request.sequences)
             self._reserve(link, -unused)
-            for attempt in attempts:
+            for attempt in (*attempts, *others):
                 self.again(attempt)
             if unused:
                 link.wake.set()
 
+    async def _pin(self, pins: Pins, link: Link, attempts: list[Attempt]) -> list[Attempt]:
+        """Have batches keep to this engine's digests, where they don't to others'; takes out and gives the rows of those."""
+        for batch, model in {(attempt.held.batch, attempt.held.model) for attempt in attempts}:
+            if model not in batch.pins:
+                before = batch.key(model)
+                await pins.pin(batch, model, link.digest(model))
+                if (turns := self._turns.get(before)) is not None:
+                    turns.drop(batch.order)
+                self.refresh(batch, model)
+        others = [attempt for attempt in attempts if not pins.fits(link, attempt)]
+        attempts[:] = [attempt for attempt in attempts if pins.fits(link, attempt)]
+        return others
+
     def _room(self, link: Link) -> int:
         if link.draining:
             return 0
-        return max(0, min(link.credits, self._settings.slots - self.links.active, self._settings.message_rows))
+        slots = min(self._settings.slots - self.links.active, link.breaker.room(self._clock.monotonic(), len(link.probes)))
+        if link.slow:
+            slots = min(slots, link.engine.slots - link.active)
+        return max(0, min(link.credits, slots, self._settings.message_rows))
 
     def _next_call(self, link: Link) -> Call | None:
         for key in self.calls.wanted():
@@ -175,19 +215,20 @@ class Dispatcher:
     def _choose(self, link: Link, room: int) -> list[Attempt]:
         if self.paused() or (link.probing and link.attempts):
             return []
+        now = self._clock.monotonic()
         link.probing = False
-        waiting = [self._suspects[key] for key in link.keys if self._suspects.get(key)]
-        if waiting and not link.attempts:
-            link.probing = True
-            return waiting[0].group(room, self._clock.monotonic())
-        if any(self._clock.monotonic() - suspects.since > _PROBE_AFTER_SECONDS for suspects in waiting):
-            return []
-        taken: list[Attempt] = []
+        if (alone := self._suspected.alone(link, self.links, now)) is not None:
+            link.probing = bool(alone)
+            return alone
+        taken = self._suspected.some(link, self.links, room)
         size = min(self._settings.message_bytes, _OUT_BYTES - link.bytes)
         while len(taken) < room and size > 0 and (key := self._next_key(link)) is not None:
             rows = self._take(key, room - len(taken), size)
             size -= sum(attempt.length for attempt in rows)
             taken += rows
+        if not taken and link.looks:
+            link.looks = False
+            taken = self.stragglers.pick(link, self.links, room, size, now)
         return taken
 
     def _next_key(self, link: Link) -> Key | None:
@@ -235,4 +276,12 @@ class Dispatcher:
         if not batch.ended and not batch.forgotten:
             self.add(batch)
             for held in batch.held.values():
-                self.refresh(batch, held.key[0])
+                self.refresh(batch, held.model)
+
+
+def _quarantined(call: Call, wait: float) -> errors.Unavailable:
+    seconds = max(1, math.ceil(wait))
+    message = (
+        f"All engines of the model '{call.request.model}' are quarantined because they failed; the next try is in {seconds} s."
+    )
+    return errors.Unavailable(message, retry_after=seconds)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from services.scheduler.batch import Tally
     from services.scheduler.scheduler import Scheduler
 
-__all__ = ["SEAL_SECONDS", "figures", "flushed", "recorded"]
+__all__ = ["SEAL_SECONDS", "copied", "figures", "flushed", "quarantined", "recorded"]
 
 _FLUSH_SECONDS = histogram(
     "haywain_journal_flush_seconds",
@@ -32,6 +32,8 @@ SEAL_SECONDS = histogram(
 )
 _ROWS = counter("haywain_rows_recorded", "Rows whose result line is synced.", "outcome")
 _TOKENS = counter("haywain_tokens_recorded", "Tokens of recorded rows; cached ones are input, too.", "kind")
+_QUARANTINES = counter("haywain_engine_quarantines", "Times that an engine was quarantined, or tried again in vain.", "engine")
+_COPIES = counter("haywain_rows_copied", "Rows that were sent to a second engine since the first was late.", "engine")
 _COMPLETED, _FAILED = _ROWS.labels("completed"), _ROWS.labels("failed")
 _INPUT, _CACHED, _OUTPUT = (_TOKENS.labels(kind) for kind in ("input", "cached", "output"))
 
@@ -53,6 +55,16 @@ def flushed(seconds: float, rows: int) -> None:
     """Count a group of result lines that were written and synced together."""
     _FLUSH_SECONDS.observe(seconds)
     _FLUSH_ROWS.observe(rows)
+
+
+def quarantined(engine_id: str) -> None:
+    """Count a quarantine."""
+    _QUARANTINES.labels(engine_id).inc()
+
+
+def copied(engine_id: str, rows: int) -> None:
+    """Count rows that were sent to an engine while they are late at another."""
+    _COPIES.labels(engine_id).inc(rows)
 
 
 def figures(scheduler: Scheduler) -> Figures:
@@ -91,6 +103,7 @@ def _engines(scheduler: Scheduler) -> list[Metric]:
         figure(
             "haywain_engine_credits", "Sequences an engine would take.", {(e.engine.engine_id,): e.credits for e in known}, "engine"
         ),
+        figure("haywain_engine_slow", "1 for a slow engine.", {(e.engine.engine_id,): float(e.slow) for e in known}, "engine"),
         figure("haywain_engine_state", "1 for the state that an engine is in.", states, "engine", "state"),
         ended,
     ]

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from haywain.engine.v1 import engine_pb2
 from haywain.openai import ENDPOINTS
 from services.scheduler.batch import Attempt, Key
+from services.scheduler.breaker import Breaker
 from services.scheduler.calls import Call
 from services.scheduler.results import ResultLines
+from services.scheduler.speed import Tokens
+from services.scheduler.stragglers import Pace
 
 __all__ = ["Link", "names_of"]
 
@@ -22,9 +25,10 @@ def names_of(engine: engine_pb2.Engine) -> dict[str, engine_pb2.ModelDescription
 class Link:
     """The stream's book-keeping; `Engines` moves the messages, `Dispatcher` decides."""
 
-    def __init__(self, engine: engine_pb2.Engine) -> None:
-        """Nothing is sent before the engine grants credits."""
+    def __init__(self, engine: engine_pb2.Engine, *, pins: bool = False) -> None:
+        """Nothing is sent before the engine grants credits. `pins`: batches may keep to one digest."""
         self.engine = engine
+        self._pins = pins
         self._models = names_of(engine)
         self._lines: dict[str, ResultLines] = {}
         self.keys = frozenset(self._keys())
@@ -39,11 +43,27 @@ class Link:
         self.cancels: list[int] = []
         """Sequences to cancel with the next message."""
         self.probing = False
-        """Only suspects may be sent until it is empty of rows."""
+        """A suspect is there alone: nothing may be sent until it is empty of rows."""
+        self.breaker = Breaker()
+        """The engine's, whatever the stream."""
+        self.probes: set[int] = set()
+        """Sequences that show whether a quarantined engine works again."""
+        self.paces: dict[str, Pace] = {}
+        """How long its rows take, by model."""
+        self.slow = False
+        """Far slower than its peers: nothing is sent ahead."""
+        self.copied: set[int] = set()
+        """Rows here that were sent to another engine, too."""
+        self.copies: set[int] = set()
+        """Rows here that are at another engine, too, and came later."""
+        self.looks = False
+        """It may look for rows to copy, once."""
         self.ready = False
         """The engine has spoken."""
         self.draining = False
         self.ended = 0
+        self.tokens = Tokens()
+        """Of what ended."""
         self.wake = asyncio.Event()
 
     @property
@@ -60,14 +80,23 @@ class Link:
         """Give what builds result lines for a model."""
         found = self._lines.get(model)
         if found is None:
-            found = self._lines[model] = ResultLines(self.engine, self._models[model].digest)
+            found = self._lines[model] = ResultLines(self.engine, self._models[model].digest, self.tokens)
         return found
+
+    def digest(self, model: str) -> str:
+        """Tell which version of a model it has."""
+        return self._models[model].digest
 
     def give_up_row(self, sequence_id: int) -> Attempt:
         """Cancel a row in flight."""
+        attempt = self.forget_row(sequence_id)
+        self.give_up(sequence_id)
+        return attempt
+
+    def forget_row(self, sequence_id: int) -> Attempt:
+        """Take a row out: it ended, or was not sent after all."""
         attempt = self.attempts.pop(sequence_id)
         self.bytes -= attempt.length
-        self.give_up(sequence_id)
         return attempt
 
     def give_up(self, sequence_id: int) -> None:
@@ -79,6 +108,7 @@ class Link:
     def _keys(self) -> Iterator[Key]:
         for name, model in self._models.items():
             for endpoint in model.endpoints or ENDPOINTS:
-                yield name, endpoint, False
-                if model.deterministic:
-                    yield name, endpoint, True
+                for promised in (False, True) if model.deterministic else (False,):
+                    yield name, endpoint, promised, None
+                    if self._pins:
+                        yield name, endpoint, promised, model.digest

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from services.scheduler.batch import Batch, Key
+from haywain.clock import Clock
+from services.scheduler.batch import Attempt, Batch, Key
+from services.scheduler.breaker import Breakers
 from services.scheduler.calls import Call
 from services.scheduler.link import Link
 
@@ -14,8 +16,10 @@ __all__ = ["Links"]
 class Links:
     """The links and what is out at them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         """No link is open."""
+        self._clock = clock
+        self._breakers = Breakers()
         self._all: set[Link] = set()
         self._by_key: dict[Key, set[Link]] = {}
         self.active = 0
@@ -32,6 +36,7 @@ class Links:
 
     def connect(self, link: Link) -> None:
         """Take a link in."""
+        link.breaker = self._breakers.of(link.engine, self._clock.monotonic())
         self._all.add(link)
         for key in link.keys:
             self._by_key.setdefault(key, set()).add(link)
@@ -47,11 +52,28 @@ class Links:
 
     def serves(self, key: Key) -> bool:
         """Tell whether an engine for a key is there, with or without credit."""
-        return any(link.ready and not link.draining for link in self._by_key.get(key, ()))
+        return any(self._serving(key))
+
+    def waits(self, key: Key) -> float | None:
+        """Tell in how many seconds the first engine for a key is tried again; None unless there are some, all quarantined."""
+        now = self._clock.monotonic()
+        waits = [link.breaker.until - now if link.breaker.quarantined else 0.0 for link in self._serving(key)]
+        return min(waits) if waits and min(waits) > 0 else None
+
+    def spare(self, link: Link) -> bool:
+        """Tell whether all that an engine serves is served by others that are not quarantined."""
+        return all(any(other is not link and not other.breaker.quarantined for other in self._serving(key)) for key in link.keys)
+
+    def may_try(self, link: Link, key: Key) -> bool:
+        """Tell whether a link is the right one for a row that may kill it: no other has been more stable."""
+        return not link.breaker.shaky or all(other.breaker.shaky for other in self._serving(key))
 
     def credits(self, key: Key) -> int:
         """Count what engines for a key would still take."""
-        return sum(link.credits for link in self._by_key.get(key, ()) if not link.draining)
+        return sum(link.credits for link in self._serving(key) if not link.breaker.quarantined)
+
+    def _serving(self, key: Key) -> Iterator[Link]:
+        return (link for link in self._by_key.get(key, ()) if link.ready and not link.draining)
 
     def wake(self, key: Key) -> None:
         """Have the links that could serve a key ask for work, those with most credit first."""
@@ -68,6 +90,14 @@ class Links:
         for link in self._all:
             for sequence_id in [number for number, attempt in link.attempts.items() if attempt.held.batch is batch]:
                 link.give_up_row(sequence_id)
+
+    def find(self, attempt: Attempt) -> tuple[Link, int] | None:
+        """Tell where a row is in flight, and under which number."""
+        for link in self._all:
+            for sequence_id, running in link.attempts.items():
+                if running is attempt:
+                    return link, sequence_id
+        return None
 
     def give_up_call(self, call: Call) -> None:
         """Cancel a call in flight."""

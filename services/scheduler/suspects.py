@@ -1,67 +1,127 @@
 """Rows that were in an engine when it was lost, and how to find the one that killed it without failing its neighbours.
 
-    in flight ──engine lost──▶ suspect ──tried in a small group──▶ ended well: cleared
+    in flight ──engine lost──▶ suspect ──tried beside other rows, a few at a time──▶ ended well: cleared
                                   ▲                  │
                                   └──engine lost─────┘   after `max_losses` losses: tried alone
                                                          lost alone, `max_losses` losses or more: the row fails
 
-A group runs without other batch rows on its engine, so a loss points at the group. Groups are the square root of what was in
-flight: an innocent crash costs little time, a poisonous row a few restarts. A row fails only when it was alone.
+The few are the square root of what was in flight, so an engine that takes over goes on at full speed, and a second loss points
+at few. What was in flight beside them is a suspect of one loss, again. Only who was in two losses is tried alone, on an engine
+that is emptied for it; a row fails only when it was alone.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from math import isqrt
 
-from services.scheduler.batch import Attempt
+from services.scheduler.batch import Attempt, Key
+from services.scheduler.link import Link
+from services.scheduler.links import Links
 
-__all__ = ["Suspects"]
+__all__ = ["Suspected", "Suspects"]
+
+_EMPTY_AFTER_SECONDS = 5.0
+"""Those that must be alone wait so long for an engine without rows; then a busy one is emptied for them."""
 
 
 class Suspects:
-    """The suspects of one model that wait for their turn."""
+    """The suspects of one key that wait for their turn."""
 
     def __init__(self, max_losses: int) -> None:
         """`max_losses` is how often an engine may be lost with a row before the row is tried alone."""
         self._max_losses = max_losses
-        self._groups: deque[deque[Attempt]] = deque()
-        self._limits: deque[int] = deque()
+        self._groups: deque[tuple[int, deque[Attempt]]] = deque()
+        self._grave: deque[Attempt] = deque()
         self.since = 0.0
-        """When the first of the waiting ones came or a group left, monotonic."""
+        """When the first of those that are to be alone came, or the last one left, monotonic."""
 
     def __bool__(self) -> bool:
         """Tell whether any waits."""
+        return self.few > 0 or self.grave
+
+    @property
+    def few(self) -> int:
+        """Tell how many may be tried beside other rows on one engine at a time; 0 when none waits for that."""
         while self._groups:
-            group = self._groups[0]
-            while group and group[0].held.over:
-                group.popleft()
+            limit, group = self._groups[0]
+            _drop_over(group)
             if group:
-                return True
+                return limit
             self._groups.popleft()
-            self._limits.popleft()
-        return False
+        return 0
+
+    @property
+    def grave(self) -> bool:
+        """Tell whether any waits to be tried alone."""
+        _drop_over(self._grave)
+        return bool(self._grave)
 
     def add(self, attempts: list[Attempt], now: float) -> None:
-        """Take in what one lost engine had in flight; those who lost most engines are tried first."""
-        if not attempts:
-            return
-        if not self:
+        """Take in what one lost engine had in flight; its rows are tried before those of earlier losses."""
+        grave = [attempt for attempt in attempts if attempt.losses >= self._max_losses]
+        if grave and not self.grave:
             self.since = now
-        limit = max(1, isqrt(len(attempts)))
-        self._groups.appendleft(deque(sorted(attempts, key=lambda attempt: -attempt.losses)))
-        self._limits.appendleft(limit)
+        self._grave.extend(grave)
+        others = deque(attempt for attempt in attempts if attempt.losses < self._max_losses)
+        if others:
+            self._groups.appendleft((max(1, isqrt(len(attempts))), others))
 
-    def group(self, most: int, now: float) -> list[Attempt]:
-        """Take the next ones to try together: at most `most`, and none but them on the engine."""
+    def some(self, most: int) -> list[Attempt]:
+        """Take at most `most` of those that may be tried beside other rows."""
         taken: list[Attempt] = []
-        if not self:
-            return taken
-        self.since = now
-        group = self._groups[0]
-        limit = 1 if group[0].losses >= self._max_losses else self._limits[0]
-        while group and len(taken) < min(limit, most):
-            attempt = group.popleft()
-            if not attempt.held.over:
-                taken.append(attempt)
+        while len(taken) < most and self.few:
+            taken.append(self._groups[0][1].popleft())
         return taken
+
+    def alone(self, now: float) -> list[Attempt]:
+        """Take the next one to try alone, if any waits."""
+        if not self.grave:
+            return []
+        self.since = now
+        return [self._grave.popleft()]
+
+
+class Suspected:
+    """The suspects of all keys, and which engine tries them."""
+
+    def __init__(self, max_losses: int) -> None:
+        """There are none."""
+        self._max_losses = max_losses
+        self._suspects: dict[Key, Suspects] = {}
+
+    def add(self, attempts: Iterable[Attempt], now: float) -> list[Key]:
+        """Take in what one lost engine had in flight; gives the keys of engines that may try it."""
+        by_key: dict[Key, list[Attempt]] = {}
+        for attempt in attempts:
+            by_key.setdefault(attempt.held.key, []).append(attempt)
+        for key, group in by_key.items():
+            self._suspects.setdefault(key, Suspects(self._max_losses)).add(group, now)
+        return list(by_key)
+
+    def alone(self, link: Link, links: Links, now: float) -> list[Attempt] | None:
+        """Take one to try alone at a link; none while the link is being emptied for it; None when there is nothing to wait for."""
+        grave = [suspects for suspects in self._of(link, links) if suspects.grave]
+        if grave and not link.attempts:
+            return grave[0].alone(now)
+        return [] if any(now - suspects.since > _EMPTY_AFTER_SECONDS for suspects in grave) else None
+
+    def some(self, link: Link, links: Links, room: int) -> list[Attempt]:
+        """Take some to try beside other rows, so that few are at this link at a time."""
+        for suspects in self._of(link, links):
+            if few := suspects.few:
+                return suspects.some(min(room, few - sum(1 for attempt in link.attempts.values() if attempt.losses)))
+        return []
+
+    def _of(self, link: Link, links: Links) -> list[Suspects]:
+        for key in [key for key, suspects in self._suspects.items() if not suspects]:
+            del self._suspects[key]
+        if not self._suspects:
+            return []
+        return [self._suspects[key] for key in link.keys if key in self._suspects and links.may_try(link, key)]
+
+
+def _drop_over(attempts: deque[Attempt]) -> None:
+    while attempts and attempts[0].held.over:
+        attempts.popleft()

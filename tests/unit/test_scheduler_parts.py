@@ -4,44 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from struct import Struct
 
 import msgspec
 import pytest
+from scheduler_held import make_held
 
 from haywain.clock import FakeClock
 from haywain.engine.v1 import engine_pb2
-from services.scheduler.batch import Attempt, Batch, Held, Submission, Tally
-from services.scheduler.journal import Journal
+from services.scheduler.batch import Attempt, Tally
 from services.scheduler.meter import Meter
 from services.scheduler.models import merged
 from services.scheduler.pieces import Piece, Pieces
 from services.scheduler.replay import lines_after, replay, row_prefix
 from services.scheduler.results import ResultLines, clean_body, unrun_line
 from services.scheduler.rows import BadLine, Input, Lines, Window
-from services.scheduler.segment import Claimed
 from services.scheduler.suspects import Suspects
-
-_ENTRY = Struct("<QII")
-
-
-def make_held(rows: int, *, length: int = 10, recorded: tuple[int, ...] = ()) -> Held:
-    """Make a held shard of a batch of its own."""
-    submission = Submission(
-        batch_id="batch_ab", submit_order=1, tenant="t", endpoint="/v1/chat/completions", lane=3, expire_at=None, input_key="i",
-        index_key="x", row_count=rows, body_defaults="", deterministic=False,
-    )  # fmt: skip
-    marks = bytearray(rows)
-    for row in recorded:
-        marks[row] = 1
-    batch = Batch(
-        submission=submission, recorded=marks, input=Input(Path("none")), index=Path("none"),
-        lines=Lines(""), prefix=row_prefix("batch_ab"), meter=Meter(FakeClock()),
-    )  # fmt: skip
-    held = Held(batch, "m", Claimed(0, range(rows), 1), Journal(Path("none"), 0))
-    held.load(b"".join(_ENTRY.pack(row * length, length, row + 1) for row in range(rows)))
-    batch.held[0] = held
-    return held
 
 
 def numbers(attempts: list[Attempt]) -> list[int]:
@@ -72,24 +49,30 @@ def test_rows_that_are_given_back_come_first() -> None:
     assert again[0].attempt == 2
 
 
-def test_suspects_are_tried_in_small_groups_then_alone() -> None:
-    """What a lost engine had in flight is tried in groups of its square root; what was lost twice is tried alone."""
+def test_few_suspects_are_tried_at_a_time_and_those_of_two_losses_alone() -> None:
+    """What a lost engine had in flight is tried a square root of it at a time; what was lost twice is to be alone, in order."""
     held = make_held(40)
     suspects = Suspects(max_losses=2)
     attempts = held.take(16, 1000)
     for attempt in attempts:
         attempt.losses = 1
-    suspects.add(attempts, 0.0)
-    group = suspects.group(100, 0.0)
-    assert len(group) == 4
-    for attempt in group:
+    suspects.add(attempts, 1.0)
+    assert (suspects.few, suspects.grave) == (4, False)
+    tried = suspects.some(4)
+    assert numbers(tried) == [0, 1, 2, 3]
+    beside = held.take(12, 1000)
+    for attempt in tried:
         attempt.losses = 2
-    suspects.add(group, 0.0)
-    assert [numbers(suspects.group(100, 0.0)) for _ in range(5)] == [[0], [1], [2], [3], [4, 5, 6, 7]]
-    assert len(suspects.group(2, 0.0)) == 2
+    for attempt in beside:
+        attempt.losses = 1
+    suspects.add([*beside, *tried], 2.0)
+    assert (suspects.few, suspects.grave, suspects.since) == (4, True, 2.0)
+    assert [numbers(suspects.alone(3.0)) for _ in range(5)] == [[0], [1], [2], [3], []]
+    assert suspects.since == 3.0
+    assert numbers(suspects.some(13)) == [*range(16, 28), 4]
     held.batch.stop_reason = 1
     assert not suspects
-    assert suspects.group(9, 0.0) == []
+    assert (suspects.some(9), suspects.alone(9.0), suspects.few) == ([], [], 0)
 
 
 def test_lines_are_read_in_windows(tmp_path: Path) -> None:
