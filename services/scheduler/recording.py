@@ -37,21 +37,22 @@ class Recorder:
         self.dropped = 0
         """Results that came for nothing: late, repeated, or of a lost lease."""
 
-    def ended(self, attempt: Attempt, result: engine_pb2.SequenceResult, lines: ResultLines) -> None:
-        """Take an engine's result for a row in flight."""
+    def ended(self, attempt: Attempt, result: engine_pb2.SequenceResult, lines: ResultLines) -> bool:
+        """Take an engine's result for a row in flight; False when it isn't good: an error, or no JSON object."""
         held = attempt.held
         if held.over or held.batch.recorded[attempt.row]:
             self.dropped += 1
-            return
+            return True
         if result.status_code != 200 and (result.retryable or result.error.code == "cancelled"):
             away = result.error.code == "engine_unavailable"  # it never ran there: not a try, and no reason to fail it
             if away or attempt.refusals + 1 < self._max_attempts:
                 attempt.attempt += not away
                 attempt.refusals += not away
                 self.retry(attempt)
-                return
+                return False
             result.error.code = "engine_error"
         tokens = _tokens(result.usage)
+        lines.tokens.add(*tokens[:3])
         line, good = lines.build(held.batch.prefix, attempt, result, tokens[1])
         tally = self._accept(attempt, line, 1 if good else 2)
         if good:
@@ -62,6 +63,7 @@ class Recorder:
             tally.reasoning_tokens += tokens[3]
         else:
             tally.failed += 1
+        return good
 
     def failed(self, attempt: Attempt, code: str, message: str) -> None:
         """Record a row that no engine answered as failed."""
