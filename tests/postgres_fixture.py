@@ -28,8 +28,8 @@ OVER_BOTH = (
     "test_db_contract", "test_db_queries",
     "test_files_holds", "test_files_parts", "test_files_records", "test_files_sweep", "test_files_upload",
     "test_batches_cut", "test_batches_driver", "test_batches_restart", "test_batches_service", "test_batches_store",
-    "test_scheduler_lease_walks", "test_scheduler_leases", "test_scheduler_rejected", "test_scheduler_restart",
-    "test_scheduler_run",
+    "test_scheduler_lease_walks", "test_scheduler_leases", "test_scheduler_model_lease_store", "test_scheduler_rejected",
+    "test_scheduler_restart", "test_scheduler_run",
 )  # fmt: skip
 """The modules whose tests run once on SQLite and once on PostgreSQL."""
 

@@ -217,6 +217,13 @@ class Batch:
         """Tell whether it can be sealed."""
         return self.stop_reason != 0 or self.tally.rows >= self.submission.row_count
 
+    @property
+    def open_models(self) -> set[str]:
+        """Tell of which models rows are left."""
+        return {held.key[0] for held in self.held.values() if held.unrecorded} | {
+            model for model, shards in self.queued_shards.items() if shards
+        }
+
     def key(self, model: str) -> Key:
         """Tell what engines of one of its models are chosen by."""
         return model, self.submission.endpoint, self.submission.deterministic

@@ -96,6 +96,10 @@ class Calls:
                 return call
         return None
 
+    def waiting(self) -> list[Call]:
+        """List them."""
+        return [call for queue in self._waiting.values() for call in queue]
+
     def wanted(self) -> list[Key]:
         """Tell what engines are waited for."""
         return list(self._waiting)

@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from haywain.engine.v1 import engine_pb2
 from haywain.openai import ENDPOINTS
 
-__all__ = ["merged"]
+__all__ = ["by_name", "merged"]
+
+
+def by_name(models: Iterable[engine_pb2.ModelDescription]) -> dict[str, str]:
+    """Tell the model's id for every name that means it; an id wins over an alias."""
+    told = list(models)
+    return {alias: model.model for model in told for alias in model.aliases} | {model.model: model.model for model in told}
 
 
 def merged(engines: Iterable[engine_pb2.Engine]) -> list[engine_pb2.ModelDescription]:

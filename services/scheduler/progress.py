@@ -65,6 +65,9 @@ def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason], ru
     state = pb.Progress.STATE_SEALED if batch.submission.sealed else pb.Progress.STATE_ENDED if ended else pb.Progress.STATE_ACTIVE
     total = batch.submission.row_count
     in_slots = min(max(round(batch.running * running), min(batch.running, 1)), total - batch.accepted)  # some run twice
+    waiting = pb.Progress.WAITING_REASON_UNSPECIFIED if ended or batch.running else why(batch)
+    if batch.elsewhere and waiting != pb.Progress.WAITING_REASON_LEASE_UNAVAILABLE:
+        waiting = pb.Progress.WAITING_REASON_UNSPECIFIED
     return pb.Progress(
         batch_id=batch.batch_id,
         state=state,
@@ -75,7 +78,7 @@ def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason], ru
         rows_per_second=rows,
         tokens_per_second=tokens,
         start_time=timestamp(batch.start_time),
-        waiting_reason=pb.Progress.WAITING_REASON_UNSPECIFIED if ended or batch.running or batch.elsewhere else why(batch),
+        waiting_reason=waiting,
     )
 
 

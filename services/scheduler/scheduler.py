@@ -28,6 +28,8 @@ from services.scheduler.journal import Group, Journals
 from services.scheduler.journal_ledger import JournalLedger
 from services.scheduler.leases import Leases
 from services.scheduler.ledger import Ledger
+from services.scheduler.model_leases import ModelLeases
+from services.scheduler.models import by_name
 from services.scheduler.news import News
 from services.scheduler.progress import Changes, describe
 from services.scheduler.recording import Recorder
@@ -71,13 +73,19 @@ class Scheduler:
         self.dispatcher = Dispatcher(mine, clock, self._claims, recorder)
         self._returns = Returns(mine, clock, self.dispatcher, recorder)
         self.engines = Engines(mine, clock, self.dispatcher, self._returns)
-        self.registry = Registry(self.engines, self.dispatcher, self._store, shared, clock, alone=alone)
+        self.registry = Registry(
+            mine, self.engines, self.dispatcher, EngineStore(database, clock), Others.of(settings), clock
+        )
+        self._pins = Pins(database, wanted=mine.pin_batch_to_digest)
+        self.model_leases = lent = ModelLeases.of(settings, database, clock, alone=alone)
         self._checkpoints = Checkpoints(self._ledger, self._claims, mine.checkpoint_seconds)
         self.changes = Changes()
         self._sealing = Sealing(self._ledger, blobs)
         self._lock = contextlib.ExitStack()
-        self.intake.added = self.dispatcher.add
-        self.dispatcher.sender.started = self.intake.start
+        self.intake.added, self.intake.pins_of = self.dispatcher.add, self._pins.of
+        self.dispatcher.pins = self._pins if mine.pin_batch_to_digest else None
+        self.dispatcher.sender.aliases = self.registry.aliases
+        lent.names, lent.changed, self.dispatcher.sender.gate = self._names, self._leased, lent
         self.dispatcher.paused = self._waits
         self._claims.renewed = self._go_on
         recorder.recorded = self._recorded
@@ -114,6 +122,7 @@ class Scheduler:
         _log.info("leases.released", shards=released)
         await self.intake.load()
         await self.registry.load()
+        await self.model_leases.load()
 
     async def run(self) -> None:
         """Run the loops until cancelled."""
@@ -121,6 +130,7 @@ class Scheduler:
             async with asyncio.TaskGroup() as group:
                 for loop in (self._journals, self._claims, self._checkpoints, self._returns, self.engines):
                     group.create_task(loop.run(), name=type(loop).__name__)
+                group.create_task(self.model_leases.run(), name="ModelLeases")
                 if not self._alone:
                     group.create_task(self._news.run(), name="News")
                 group.create_task(self._sweep(), name="sweep")
@@ -174,6 +184,7 @@ class Scheduler:
         batch = self.intake.get(batch_id)
         if not batch.ended:
             raise errors.Conflict(f"Batch '{batch_id}' has rows that wait or run.")
+        await self.model_leases.batch_ended(batch_id)
         await self._flushed(batch)
         sealed = await self._sealing.seal(batch)
         self.changes.add(batch_id)
@@ -185,6 +196,7 @@ class Scheduler:
         batch = self.intake.batches.get(batch_id)
         if batch is not None and not batch.ended:
             raise errors.Conflict(f"Batch '{batch_id}' has rows that wait or run.")
+        await self.model_leases.batch_ended(batch_id)
         if batch is not None:
             await self._flushed(batch)
         await self.intake.forget(batch_id)
@@ -193,6 +205,14 @@ class Scheduler:
         """Know what other schedulers did. Raises Unavailable."""
         if not self._alone:
             await self._news.look()
+
+    async def models_of(self, batch_id: str) -> set[str]:
+        """Tell of which models a batch has rows left; none when it isn't known. Raises Conflict when it has ended."""
+        await self.fresh()
+        batch = self.intake.batches.get(batch_id)
+        if batch is not None and batch.ended:
+            raise errors.Conflict(f"Batch '{batch_id}' has no rows left.")
+        return batch.open_models if batch is not None else set()
 
     def progress(self, batch: Batch) -> pb.Progress:
         """Tell how far a batch is."""
@@ -231,6 +251,20 @@ class Scheduler:
                 self.dispatcher.refresh(batch, model)
         self.changes.add(batch.batch_id, urgent=batch.ended)
 
+    def _names(self) -> dict[str, str]:
+        return by_name(self.registry.models())
+
+    def _leased(self) -> None:
+        """Have others go on, or wait, since leases of models changed."""
+        for call in self.dispatcher.calls.waiting():
+            if (refusal := self.model_leases.refusal(call)) is not None:
+                call.fail(refusal)
+        for batch in self.intake.batches.values():
+            if not batch.ended:
+                for model in batch.open_models:
+                    self.dispatcher.refresh(batch, model)
+                self.changes.add(batch.batch_id)
+
     def _gone(self, batch: Batch) -> None:
         self.dispatcher.remove(batch)
         for journal in self._ledger.journals(batch):
@@ -253,6 +287,7 @@ class Scheduler:
             await self.intake.sweep(self._clock.now() - self.settings.incremental_retention_seconds)
             with contextlib.suppress(errors.HaywainError):
                 await self.registry.sweep()
+                await self.model_leases.sweep()
                 if not self._alone:
                     await self._shared.drop_forgotten(self._news.seen)
             await asyncio.sleep(_SWEEP_SECONDS)

@@ -14,6 +14,7 @@ from haywain.engine.v1 import engine_pb2
 from haywain.gather import all_of
 from services.scheduler.batch import Attempt, Batch, Held
 from services.scheduler.calls import Call
+from services.scheduler.gate import Gate, Open
 from services.scheduler.link import Link
 from services.scheduler.recording import Recorder
 from services.scheduler.rows import BadLine, Input, Spans, Window
@@ -32,8 +33,8 @@ class Sender:
         self._recorder = recorder
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="rows")
         self._sequence = 0
-        self.started: Callable[[Batch], Coroutine[Any, Any, None]] | None = None
-        """Awaited before the first row of a batch is sent."""
+        self.gate: Gate = Open()
+        self.aliases = Aliases({})
 
     def add_call(self, link: Link, request: engine_pb2.RunRequest, call: Call) -> None:
         """Add an interactive request."""
@@ -50,24 +51,26 @@ class Sender:
         )
 
     async def add_rows(self, link: Link, request: engine_pb2.RunRequest, attempts: list[Attempt]) -> None:
-        """Add rows, but those that fail and those of a batch that was stopped meanwhile.
+        """Add rows, but those that fail, and those that may not be sent any more by now.
 
         Takes out of `attempts` what is done with: after an exception the rest goes back to the queue. Raises OSError, Unavailable.
         """
         await self._start(attempts)
         runs = [list(run) for _, run in itertools.groupby(attempts, key=_held)]
         spans = [[(attempt.offset, attempt.length) for attempt in run] for run in runs]
-        for run, lines in zip(runs, await self._read([run[0].held for run in runs], spans), strict=True):
-            if isinstance(lines, BaseException):
-                raise lines
-            del attempts[: len(run)]
-            if not run[0].held.over:
-                self._add_lines(link, request, run, lines)
-
-    async def _start(self, attempts: list[Attempt]) -> None:
-        fresh = {attempt.held.batch.order: attempt.held.batch for attempt in attempts if attempt.held.batch.start_time is None}
-        if fresh and self.started is not None:
-            await all_of(map(self.started, fresh.values()))
+        kept: list[Attempt] = []
+        try:
+            for run, lines in zip(runs, await self._read([run[0].held for run in runs], spans), strict=True):
+                if isinstance(lines, BaseException):
+                    raise lines
+                held = run[0].held
+                del attempts[: len(run)]
+                if not self.gate.lets(held.batch.batch_id, held.key[0]):
+                    kept += run
+                elif not held.over:
+                    self._add_lines(link, request, run, lines)
+        finally:
+            attempts[:0] = kept
 
     async def _read(self, shards: list[Held], spans: Sequence[Spans]) -> list[list[bytes] | BaseException]:
         """Read lines of several shards, all that were not read ahead in one go. What the input doesn't have comes cut short."""

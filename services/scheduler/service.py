@@ -14,6 +14,7 @@ from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import Settings
 from services.scheduler.figures import figures
+from services.scheduler.model_lease_service import ModelLeaseServicer
 from services.scheduler.pieces import Pieces
 from services.scheduler.replay import lines_after
 from services.scheduler.scheduler import Scheduler
@@ -25,11 +26,12 @@ _SETTLE_SECONDS = 1.0
 _log = log.get()
 
 
-class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
+class SchedulerServicer(ModelLeaseServicer):
     """One method an RPC."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         """The scheduler runs elsewhere."""
+        super().__init__(scheduler.model_leases, scheduler.settings, scheduler.models_of)
         self._scheduler = scheduler
 
     async def SubmitBatch(self, request: pb.SubmitBatchRequest, context: Any) -> pb.SubmitBatchResponse:
@@ -90,6 +92,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         """Run one request now."""
         call = self._scheduler.registry.called(request)
         await self._scheduler.registry.reach(call)
+        await self._scheduler.model_leases.admit(call)
         self._scheduler.registry.call(call)
         try:
             while True:

@@ -169,3 +169,59 @@ update submissions set seal_until = :until where batch_id = :batch_id and seal_t
 
 -- name: seal_in_turn
 update submissions set sealed = :sealed, seal_until = 0 where batch_id = :batch_id and seal_turn = :turn
+
+-- Model leases: who alone may use a model, until when. One that is active has an empty `ended`; a unique index lets a model have one.
+-- `model_lease_views` says which schedulers respect it: with several, a lease is answered when all of them do.
+
+-- name: insert_model_lease
+insert into model_leases (lease_id, tenant, model, labels, ttl_seconds, create_time, expire_time, request_id, idempotency_key,
+                          fingerprint)
+ values (:lease_id, :tenant, :model, :labels, :ttl_seconds, :now, :until, :request_id, :idempotency_key, :fingerprint)
+
+-- name: get_model_lease
+select * from model_leases where lease_id = :lease_id and tenant = :tenant
+
+-- name: model_lease_of_model
+select * from model_leases where model = :model and ended = ''
+
+-- name: model_lease_of_request
+select * from model_leases where tenant = :tenant and request_id = :request_id and request_id <> ''
+
+-- name: model_lease_of_key
+select * from model_leases
+ where tenant = :tenant and idempotency_key = :idempotency_key and idempotency_key <> '' and create_time > :since
+ order by create_time desc limit 1
+
+-- name: live_model_leases
+select * from model_leases where ended = '' and expire_time > :now
+
+-- name: first_model_leases
+select * from model_leases where tenant = :tenant order by create_time desc, lease_id desc limit :size
+
+-- name: next_model_leases
+select * from model_leases
+ where tenant = :tenant and (create_time, lease_id) < (:create_time, :lease_id)
+ order by create_time desc, lease_id desc limit :size
+
+-- name: renew_model_lease
+update model_leases set expire_time = :until where lease_id = :lease_id and ended = ''
+
+-- name: release_model_lease
+update model_leases set ended = 'released', end_time = :now where lease_id = :lease_id and ended = ''
+
+-- name: hand_model_lease
+update model_leases set batch_id = :batch_id where lease_id = :lease_id and ended = ''
+
+-- name: expire_model_leases
+update model_leases set ended = 'expired', end_time = expire_time where ended = '' and expire_time <= :now
+
+-- name: drop_model_leases
+delete from model_leases where ended <> '' and end_time < :before
+
+-- name: see_model_lease
+insert into model_lease_views (lease_id, owner)
+ select lease_id, :owner from model_leases where lease_id = :lease_id
+ on conflict (lease_id, owner) do nothing
+
+-- name: model_lease_seen
+select owner from model_lease_views where lease_id = :lease_id
