@@ -37,9 +37,10 @@ def main() -> None:
     """Run the workloads in turns and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--server", required=True, help="path of llama-server")
+    parser.add_argument("--server", help="path of llama-server; without it the engine is the measure")
     parser.add_argument("--example", help="path of llama-cpp-python's examples/server/server.py")
     parser.add_argument("--example-python", help="a Python with what that needs")
+    parser.add_argument("--mesh", action="store_true", help="also through the whole mesh")
     parser.add_argument("--embedding-model", type=Path)
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=3)
@@ -62,14 +63,18 @@ def _compare(name: str, workload: Workload, options: argparse.Namespace) -> None
     place = Place(options.embedding_model if embeds else options.model, options.cores, workload.context, workload.endpoint)
     few = _rows(workload, f"{name} tried", max(32, count // _TRIED))
     best = functools.partial(_best, place, few, [int(slots) for slots in options.peer_slots.split(",")])
-    server = best(functools.partial(sides.llama_server, options.server))
-    runs: dict[str, Run] = {f"llama-server -np {server.args[1]}": server}
+    runs: dict[str, Run] = {}
+    if options.server:
+        server = best(functools.partial(sides.llama_server, options.server))
+        runs[f"llama-server -np {server.args[1]}"] = server
     if options.example and not embeds:
         example = best(functools.partial(sides.example_server, options.example_python, options.example))
         runs[f"example server, {example.args[-1]}"] = example
     runs["engine"] = functools.partial(sides.engine, "off", options.slots)
     if not embeds:
         runs["engine, 16-bit copy"] = functools.partial(sides.engine, "on", options.slots)
+    if options.mesh:
+        runs["mesh"] = functools.partial(sides.mesh, "off", options.slots)
     found: dict[str, list[Figures]] = {side: [] for side in runs}
     for number in range(options.rounds):
         rows = _rows(workload, f"{name} {number}", count)

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import resource
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -24,7 +25,7 @@ from engine.llamacpp.backend import create
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.settings import EngineSettings, LlamaCppSettings
 
-__all__ = ["Figures", "Place", "Run", "apart", "engine", "example_server", "llama_server"]
+__all__ = ["Figures", "Place", "Run", "apart", "engine", "example_server", "llama_server", "mesh"]
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def _served(command: list[str], port: int, path: str) -> AsyncIterator[None]:
+async def _served(command: list[str], port: int, path: str) -> AsyncIterator[int]:
     with tempfile.TemporaryFile() as said:
         process = await asyncio.create_subprocess_exec(*command, stdout=said, stderr=said)
         try:
@@ -127,10 +128,10 @@ async def _served(command: list[str], port: int, path: str) -> AsyncIterator[Non
                         said.seek(0)
                         raise RuntimeError(said.read()[-2_000:].decode("utf-8", "replace"))
                     await asyncio.sleep(0.1)
-            yield
+            yield process.pid
         finally:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                process.kill()  # what it started dies with it
             await process.wait()
 
 
@@ -200,6 +201,42 @@ async def engine(transcode: str, slots: int, place: Place, rows: Sequence[Row]) 
     used = _own_seconds() + _ticks(backend.decoder_pids) - spent
     await backend.close()
     return Figures(seconds, used, results.tokens)
+
+
+async def mesh(transcode: str, slots: int, place: Place, rows: Sequence[Row]) -> Figures:
+    """Run the rows as a batch through the whole mesh: from the creation until it has completed."""
+    sets = {"workers": place.cores, "slots": slots, "context_length": place.context, "transcode": transcode, "model": "bench"}
+    with tempfile.TemporaryDirectory(prefix="bench") as folder:
+        port = _free_port()
+        command = [
+            sys.executable,
+            "-m",
+            "haywain",
+            "up",
+            "--model",
+            str(place.model),
+            "--data",
+            f"{folder}/data",
+            "--port",
+            str(port),
+        ]
+        command += [word for name, value in sets.items() for word in ("--set", f"engine.llamacpp.{name}={value}")]
+        async with _served(command, port, "/health") as pid, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            line = {"method": "POST", "url": place.endpoint}
+            lines = b"".join(json.dumps(line | {"custom_id": str(at), "body": row}).encode() + b"\n" for at, row in enumerate(rows))
+            files = {"file": ("in.jsonl", lines)}
+            file = (await client.post("/v1/files", data={"purpose": "batch"}, files=files)).raise_for_status().json()
+            family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+            order = {"input_file_id": file["id"], "endpoint": place.endpoint, "completion_window": "24h"}
+            began, spent = time.monotonic(), _ticks(family)
+            batch = (await client.post("/v1/batches", json=order)).raise_for_status().json()
+            while batch["status"] not in ("completed", "failed"):
+                await asyncio.sleep(0.1)
+                batch = (await client.get(f"/v1/batches/{batch['id']}")).raise_for_status().json()
+            seconds, used = time.monotonic() - began, _ticks(family) - spent
+            if batch["request_counts"]["completed"] != len(rows):
+                raise RuntimeError(str(batch))
+            return Figures(seconds, used, batch["usage"]["output_tokens"])
 
 
 def _own_seconds() -> float:
