@@ -93,7 +93,7 @@ class Metrics:
     async def _known_engines(self) -> dict[str, str]:
         with contextlib.suppress(errors.HaywainError):
             listing = self._peers.scheduler.stub.ListEngines
-            answer = await rpc.call(listing, scheduler_pb2.ListEnginesRequest(), timeout=ANSWER_SECONDS)
+            answer = await rpc.call(listing, scheduler_pb2.ListEnginesRequest(local=True), timeout=ANSWER_SECONDS)
             self._engines = {status.engine.engine_id: status.engine.address for status in answer.engines}
         return self._engines
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import rich.box
 import rich.console
 import rich.table
 
@@ -148,18 +147,18 @@ def _print(listing: pb.ListEnginesResponse) -> None:
 
 
 def _table(engines: Sequence[pb.EngineStatus]) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("engine", "state", "backend", "model", "digest"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("slots", "active", "prompt/s", "tokens/s", "cached"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("state", "digest"))
+    for heading in ("active", "in/s", "out/s", "cached"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for status in engines:
         engine = status.engine
         models = "\n".join(model.model for model in engine.models)
         digests = "\n".join(_short(model.digest) for model in engine.models)
         rates = (f"{status.input_tokens_per_second:,.0f}", f"{status.output_tokens_per_second:,.0f}", _cached(status))
         state = f"{_state(status)}, slow" if status.slow else _state(status)
-        table.add_row(engine.engine_id, state, engine.backend, models, digests, str(engine.slots), str(status.active), *rates)
+        table.add_row(engine.engine_id, state, engine.backend, models, digests, f"{status.active}/{engine.slots}", *rates)
     return table
 
 

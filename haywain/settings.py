@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from haywain import aliases
 from haywain.engine_settings import (
     EchoSettings,
     EngineSettings,
@@ -44,6 +45,10 @@ class LogSettings(Section, frozen=True):
     level: str = "info"
     format: str = "auto"
     """auto (text on a terminal, else json), json, text"""
+    max_bytes: int = 67_108_864
+    """of `haywain up`: a log that is as large is renamed, and a new one begun; 0 for never"""
+    keep: int = 4
+    """how many older parts of each log stay"""
 
 
 class DatabaseSettings(Section, frozen=True):
@@ -64,6 +69,13 @@ class EnvoySettings(Section, frozen=True):
     """the multipart body of an upload's part: the part limit and 1 MiB of form around it"""
     max_body_bytes: int = 4_194_304
     """any other body"""
+    allowed_hosts: tuple[str, ...] = ()
+    """names by which clients may call, without port, besides those of this machine for itself; `*` for any. Empty: any, unless
+    `host` is a loopback address"""
+    allowed_origins: tuple[str, ...] = ()
+    """whose pages may send what changes something, besides the mesh's own: `https://app.example.com`; `*` for any"""
+    creation_patience_seconds: float = 60.0
+    """how long a creation is kept waiting of which nobody can say whether it happened"""
     drain_seconds: float = 10.0
     """at a stop, how long requests may go on"""
 
@@ -143,7 +155,22 @@ class SchedulerSettings(Section, frozen=True):
     """when nothing waits, a row at an engine for so many times what long rows take at an idle one is sent there, too; 0 for never"""
     straggler_seconds: float = 10.0
     """but not sooner"""
+    straggler_factor: float = 4.0
+    """when nothing waits, a row at an engine for so many times what long rows take at an idle one is sent there, too; 0 for never"""
+    straggler_seconds: float = 10.0
+    """but not sooner"""
     incremental_retention_seconds: float = 86_400.0
+    pin_batch_to_digest: bool = False
+    """a batch's rows of a model run on engines of one digest only: that of the engine which was sent the first row"""
+    aliases: dict[str, str] = msgspec.field(default_factory=dict)
+    """other names for models: alias to model id"""
+    model_lease_seconds: int = 600
+    """how long a lease of a model lasts without renewal, when nobody says how long"""
+    model_lease_seconds_max: int = 7_200
+
+    def __post_init__(self) -> None:
+        """Refuse aliases that lead nowhere."""
+        aliases.check(self.aliases)
 
 
 class Settings(Section, frozen=True):
@@ -234,14 +261,15 @@ def _put(tree: dict[str, Any], path: list[str], value: str, source: str) -> None
         if not isinstance(child, dict):
             raise SettingsError(f"{source}: {part} is a value, not a section")
         tree = child
-    tree[path[-1]] = _list(value, source) if value.startswith("[") else value
+    tree[path[-1]] = _json(value, source) if value.startswith(("[", "{")) else value
 
 
-def _list(value: str, source: str) -> Any:
+def _json(value: str, source: str) -> Any:
     try:
         return msgspec.json.decode(value)
     except msgspec.DecodeError as error:
-        raise SettingsError(f'{source}: {value} is not a list in JSON, like ["a","b"]: {error}') from error
+        what = 'a list in JSON, like ["a","b"]' if value.startswith("[") else 'a table in JSON, like {"a":"b"}'
+        raise SettingsError(f"{source}: {value} is not {what}: {error}") from error
 
 
 def masked(url: str) -> str:

@@ -25,8 +25,8 @@ from services.scheduler.segment import Claimed, Lease, Segment, Tally
 
 __all__ = ["Attempt", "Batch", "Held", "Key", "Submission", "Tally"]
 
-Key = tuple[str, str, bool]
-"""What an engine is chosen by: model, endpoint, and whether it must promise determinism."""
+Key = tuple[str, str, bool, str | None]
+"""What an engine is chosen by: model, endpoint, whether it must promise determinism, and the model's digest, None for any."""
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Held:
     """A shard whose lease is ours: the rows of it that wait."""
 
     __slots__ = (
-        "_cursor", "_index", "_returned", "batch", "delta", "end", "epoch", "first", "journal", "key", "lost", "seq", "sequence",
+        "_cursor", "_index", "_returned", "batch", "delta", "end", "epoch", "first", "journal", "lost", "model", "seq", "sequence",
         "shard", "unrecorded", "waiting", "window",
     )  # fmt: skip
 
@@ -88,7 +88,7 @@ class Held:
         rows = claimed.rows
         self.batch = batch
         self.shard = claimed.shard
-        self.key = key = batch.key(model)
+        self.model = model
         self.first, self.end = rows.start, rows.stop
         self.epoch = claimed.epoch
         self.journal = journal
@@ -104,8 +104,13 @@ class Held:
         self.window = Window()
         """Lines read ahead."""
         terms = batch.submission
-        self.sequence = engine_pb2.Sequence(model=key[0], endpoint=terms.endpoint, lane=engine_pb2.Lane.Name(terms.lane))
+        self.sequence = engine_pb2.Sequence(model=model, endpoint=terms.endpoint, lane=engine_pb2.Lane.Name(terms.lane))
         """What all its rows have in common. They have no deadline: a batch that expires is stopped, `batch_expired`."""
+
+    @property
+    def key(self) -> Key:
+        """What its rows' engines are chosen by, now."""
+        return self.batch.key(self.model)
 
     @property
     def over(self) -> bool:
@@ -203,7 +208,11 @@ class Batch:
     shard_rows: int = 1
     """Rows of its largest shard."""
     elsewhere: int = 0
-    """Shards that another scheduler works on."""
+    """Shards that another scheduler works on, as far as is known here."""
+    elsewhere_until: float = 0.0
+    """When the first of their leases ends, unless it is renewed; Unix seconds."""
+    pins: dict[str, str] = field(default_factory=dict)
+    """By model: the digest that its rows keep to."""
     changed: int = 0
     """The last change in SQL that is known here."""
 
@@ -226,7 +235,7 @@ class Batch:
 
     def key(self, model: str) -> Key:
         """Tell what engines of one of its models are chosen by."""
-        return model, self.submission.endpoint, self.submission.deterministic
+        return model, self.submission.endpoint, self.submission.deterministic, self.pins.get(model)
 
     def count(self, tally: Tally) -> None:
         """Count rows that are recorded by now."""
@@ -235,11 +244,11 @@ class Batch:
 
     def ready(self, model: str) -> int:
         """Count the rows of a model that can be sent at once."""
-        return sum(held.waiting for held in self.held.values() if held.key[0] == model)
+        return sum(held.waiting for held in self.held.values() if held.model == model)
 
     def take(self, model: str, most: int, room: int) -> list[Attempt]:
         """Take rows of a model from one held shard: at most `most`, of `room` bytes in all."""
         for held in self.held.values():
-            if held.waiting and held.key[0] == model:
+            if held.waiting and held.model == model:
                 return held.take(most, room)
         return []

@@ -63,6 +63,9 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
         self.most = 0
         """Most sequences that were in flight at the same time."""
         self.streams = 0
+        self.describes = asyncio.Event()
+        """Cleared, it doesn't answer when it is asked what it is."""
+        self.describes.set()
         self.out: asyncio.Queue[engine_pb2.RunResponse | None] = asyncio.Queue()
         self._in_flight = 0
         self._server: contextlib.AsyncExitStack | None = None
@@ -70,6 +73,12 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
 
     async def start(self, scheduler: Any) -> None:
         """Serve, and register by heartbeats with a scheduler's stub."""
+        await self.serve()
+        await self.register(scheduler)
+        self._beating = asyncio.create_task(self._beat(scheduler))
+
+    async def serve(self) -> None:
+        """Serve, without a word to anybody."""
         self._server = contextlib.AsyncExitStack()
         Path(self.address.removeprefix("unix:")).parent.mkdir(exist_ok=True)
         server = grpc.aio.server(options=rpc.OPTIONS)
@@ -77,8 +86,6 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
         server.add_insecure_port(self.address)
         await server.start()
         self._server.push_async_callback(server.stop, 0)
-        await self.register(scheduler)
-        self._beating = asyncio.create_task(self._beat(scheduler))
 
     async def register(self, scheduler: Any) -> None:
         """Register once."""
@@ -104,6 +111,13 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
         self.description.incarnation += "+"
         self.held.clear()
         await self.start(scheduler)
+
+    async def DescribeEngine(
+        self, request: engine_pb2.DescribeEngineRequest, context: Any
+    ) -> engine_pb2.DescribeEngineResponse:
+        """Say what it is, unless it hangs."""
+        await self.describes.wait()
+        return engine_pb2.DescribeEngineResponse(engine=self.description)
 
     async def Run(self, requests: AsyncIterator[engine_pb2.RunRequest], context: Any) -> AsyncIterator[engine_pb2.RunResponse]:
         """Grant credits, take sequences, send what `respond` says."""

@@ -44,14 +44,17 @@ def lines_of(count: int, *, model: str = "echo", first: int = 0) -> list[bytes]:
     ]  # fmt: skip
 
 
-async def make_blobs(settings: Settings, batch_id: str, lines: list[bytes]) -> list[str]:
-    """Write input and index blobs, the latter of lines that are objects; gives the model of each index entry, in their order."""
+async def make_blobs(settings: Settings, batch_id: str, lines: list[bytes], one_model: str = "") -> list[str]:
+    """Write input and index blobs, the latter of lines that are objects; gives the model of each index entry, in their order.
+
+    `one_model`: what all are rows of, whatever they say.
+    """
     store = DirectoryBlobStore(settings.data / "blobs")
     entries = []
     offset = 0
     for number, line in enumerate(lines, 1):
         if line.startswith(b"{"):
-            entries.append((json.loads(line)["body"]["model"], number, offset, len(line)))
+            entries.append((one_model or json.loads(line)["body"]["model"], number, offset, len(line)))
         offset += len(line) + 1
     entries.sort()
     index = b"".join(_ENTRY.pack(at, length, number) for _, number, at, length in entries)
@@ -92,7 +95,7 @@ class Mesh:
     async def submit(self, lines: list[bytes], *, shard_rows: int = 10, few: bool = False, **terms: Any) -> str:
         """Submit a batch of these lines; with its index, no blob of it, if they are `few`."""
         batch_id = terms.pop("batch_id", None) or ids.new("batch_")
-        models = await make_blobs(self.settings, batch_id, lines)
+        models = await make_blobs(self.settings, batch_id, lines, terms.pop("one_model", ""))
         index = self.blobs(f"index-{batch_id}")[0]
         entries = index.read_bytes() if few else b""
         if few:

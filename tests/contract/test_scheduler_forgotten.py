@@ -44,7 +44,7 @@ async def test_many_small_batches_all_end(settings: Settings, capfd: pytest.Capt
     """However fast they come and go, none is left behind, and nothing is worth a warning."""
     async with mesh(quick(settings)) as running:
         await with_engine(running, slots=16)
-        await eventually(lambda: running.scheduler.dispatcher.links.credits(("echo", "/v1/chat/completions", False)), bool)
+        await eventually(lambda: running.scheduler.dispatcher.links.credits(("echo", "/v1/chat/completions", False, None)), bool)
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             for rows in range(60):
                 group.create_task(through(running, rows % 3 + 1))

@@ -98,14 +98,31 @@ insert into engines (engine_id, description, seen_at) values (:engine_id, :descr
 -- name: drain_engine
 update engines set drained = :incarnation where engine_id = :engine_id
 
--- name: drop_engines
-delete from engines where seen_at < :before
+-- name: add_engine
+update engines set standing = :address, drained = '', removed = null where engine_id = :engine_id
 
--- name: list_drained
-select engine_id, drained from engines where drained <> ''
+-- name: remove_engine
+update engines set standing = '', removed = :incarnation where engine_id = :engine_id
+
+-- name: drop_engines
+delete from engines where seen_at < :before and standing = ''
+
+-- name: get_engine
+select description, seen_at, drained, standing, removed from engines where engine_id = :engine_id
 
 -- name: list_engines
-select description from engines where seen_at > :since order by engine_id
+select description, seen_at, drained, standing, removed from engines order by engine_id
+
+-- name: insert_pin
+insert into pins (batch_id, model, digest)
+ select :batch_id, :model, :digest from submissions where batch_id = :batch_id
+ on conflict (batch_id, model) do nothing
+
+-- name: get_pin
+select digest from pins where batch_id = :batch_id and model = :model
+
+-- name: list_pins
+select batch_id, model, digest from pins
 
 -- Several schedulers: what was said above, and more. A submission's changes are numbered through all submissions, so that each
 -- scheduler can ask what is new. A segment counts only while its shard's epoch is the writer's and the batch is not stopped:
@@ -158,6 +175,16 @@ select object, start_byte, end_byte from segments where batch_id = :batch_id ord
 
 -- name: list_shard_segments
 select object, start_byte, end_byte from segments where batch_id = :batch_id and shard = :shard order by position
+
+-- name: lose_segments
+delete from segments
+ where batch_id = :batch_id and shard = :shard and object = :object
+   and exists (select 1 from shards
+                where shards.batch_id = :batch_id and shards.shard = :shard
+                  and (shards.state = 2 or (shards.state = 1 and shards.epoch = :epoch)))
+
+-- name: reopen_shard
+update shards set state = 0, owner = '', lease_until = 0 where batch_id = :batch_id and shard = :shard and state = 2
 
 -- name: take_turn
 update submissions set seal_turn = seal_turn + 1, seal_owner = :owner, seal_until = :until
