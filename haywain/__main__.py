@@ -222,7 +222,8 @@ def _engines(options: argparse.Namespace) -> int:
     from haywain import engines
 
     if (options.action != "list") != bool(options.engine):
-        raise SettingsError("list takes no ENGINE" if options.action == "list" else f"{options.action} needs an ENGINE")
+        needed = "the ADDRESS of an engine" if options.action == "add" else "an ENGINE"
+        raise SettingsError("list takes no ENGINE" if options.action == "list" else f"{options.action} needs {needed}")
     if options.action == "check":
         from engine.check import command
 

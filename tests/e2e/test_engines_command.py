@@ -25,11 +25,11 @@ def engines(mesh: Mesh, *words: str, port: int = 0) -> subprocess.CompletedProce
 
 
 def test_the_engines_are_listed(mesh: Mesh) -> None:
-    """A line an engine: id, state, backend, models, slots."""
+    """A line an engine: id, state, backend, model, digest, what it runs of its slots, tokens a second in and out, cached share."""
     shown = engines(mesh, "list")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert [line.split() for line in shown.stdout.splitlines() if "engine-0" in line] == [
-        ["engine-0", "ready", "echo", "1", "echo", "2", "0", "0"]
+        ["engine-0", "ready", "echo", "echo", "echo-1", "0/2", "0", "0", "-"]
     ]
 
 
@@ -73,6 +73,9 @@ def test_an_engine_is_checked_a_line_a_rule(mesh: Mesh) -> None:
     [
         (["drain", "nope"], "No engine found with id 'nope'."),
         (["drain"], "drain needs an ENGINE"),
+        (["remove", "nope"], "No engine found with id 'nope'."),
+        (["add"], "add needs the ADDRESS of an engine"),
+        (["add", "nowhere"], "'nowhere' is no address of an engine: expected HOST:PORT or unix:/PATH"),
         (["check"], "check needs an ENGINE"),
         (["list", "engine-0"], "list takes no ENGINE"),
     ],
