@@ -7,13 +7,12 @@ chose: one that isn't the default stays as it is.
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from haywain import log
+from haywain import durable, log
 from haywain.settings import EngineSettings, LlamaCppSettings, Settings
 
 __all__ = ["NAMES", "Tuned", "applied", "path", "write"]
@@ -53,12 +52,8 @@ def path(settings: Settings) -> Path:
 def write(settings: Settings, tuned: Tuned) -> None:
     """Put the file in place, whole."""
     target = path(settings)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tuned", delete=False) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(tuned)) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).replace(target)
+    durable.make_folder(target.parent)
+    durable.replace(target, msgspec.json.format(msgspec.json.encode(tuned)) + b"\n")
 
 
 def applied(settings: Settings) -> EngineSettings:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TypeVar
 
-from haywain import errors, ids
+from haywain import durable, errors, ids
 from haywain.gather import Gathered, gathered_on
 
 __all__ = ["BlobStore", "BlobWriter", "DirectoryBlobStore", "mapped"]
@@ -105,7 +105,8 @@ class DirectoryBlobStore:
         self._done = gathered_on(self._threads, at_once=_THREADS)
         self._published: Gathered[tuple[Path, Path], None] = Gathered(self._publish_all, most=32, at_once=_THREADS)
         with mapped(str(root)):
-            self._scratch.mkdir(parents=True, exist_ok=True)
+            durable.make_folder(root)
+            durable.make_folder(self._scratch)
 
     def path(self, key: str) -> Path:
         """Tell where a key's bytes are or would be."""
@@ -184,9 +185,9 @@ class DirectoryBlobStore:
         return [outcome or folders[target.parent] for outcome, (_, target) in zip(outcomes, blobs, strict=True)]
 
     def _sync(self, folder: Path) -> None:
-        _sync_folder(folder)
+        durable.sync_folder(folder)
         if folder not in self._lasting:  # somebody may have made it just now
-            _sync_folder(self._root)
+            durable.sync_folder(self._root)
             self._lasting.add(folder)
 
     async def stale(self, older_than: float) -> list[str]:
@@ -230,14 +231,6 @@ def _rename(path: Path, target: Path) -> None:
         os.fsync(file.fileno())
     target.parent.mkdir(exist_ok=True)
     path.replace(target)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class _FileWriter:

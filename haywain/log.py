@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from haywain import logfiles
 from haywain.errors import SettingsError
 from haywain.settings import LogSettings
 
@@ -51,7 +52,7 @@ class _Lines:
     """Standard error, for whatever it takes: logs often share the disk with the data, and a full one must not end the process."""
 
     def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), logfiles.lock:
             sys.stderr.write(text)
 
     def flush(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import msgspec
 import psycopg
 from psycopg.rows import DictRow
 
-from haywain import errors
+from haywain import durable, errors
 from haywain.db import newer_schema
 
 __all__ = ["Schema", "check_server", "migrate", "tie"]
@@ -114,13 +113,8 @@ def _read(home: Path) -> str:
 
 
 def _write(home: Path, text: str) -> None:
-    scratch = home.with_name(f"{home.name}.{secrets.token_hex(4)}")
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with scratch.open("w") as file:
-            file.write(f"{text}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(home)
+        durable.make_folder(home.parent)
+        durable.replace(home, f"{text}\n".encode())
     except OSError as error:
         raise errors.SettingsError(f"{home}: {error.strerror}") from error

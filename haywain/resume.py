@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import httpx
 
+from haywain.durable import sync_folder
 from haywain.rest import ClientError, ConnectionLost, Rest, TryLater
 
 __all__ = ["download", "replacing"]
@@ -93,5 +94,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(target)
+        sync_folder(target.parent)
     finally:
         beside.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from haywain import errors
+from haywain import durable, errors
 from haywain.db import Queries, Row, Transaction, newer_schema
 from haywain.gather import Gathered
 
@@ -139,7 +139,7 @@ class SqliteDatabase:
 
     def _connect(self, executor: ThreadPoolExecutor) -> None:
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            durable.make_folder(self._file.parent)
         except OSError as error:
             raise errors.SettingsError(f"{self._file.parent}: {error.strerror}") from error
         connection = sqlite3.connect(self._file, isolation_level=None, timeout=10, check_same_thread=False)

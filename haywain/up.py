@@ -6,7 +6,7 @@
     stop     in the order of `STOP_ORDER`: first the door, once the requests inside have ended; last what the others still need
 
 Children are killed by the kernel when this process dies (haywain/orphans.py), so there are no orphans. One `up` a data folder: held
-by a lock on `{data}/up.lock`. Logs: `{data}/logs/<process>.log`.
+by a lock on `{data}/up.lock`. Logs: `{data}/logs/<process>.log`, of a bounded size (haywain/logfiles.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from haywain import crash, demo_model, lockfile, orphans, replicas, settings
+from haywain import crash, demo_model, durable, lockfile, logfiles, orphans, replicas, settings
 from haywain.drain import ADMIN_SOCKET, drain
 from haywain.errors import SettingsError
 from haywain.settings import Settings
@@ -42,6 +42,8 @@ _STEADY_SECONDS = 10.0
 _STARTS_BEFORE_READY = 5
 _WAITING_SECONDS = 5.0
 _LAST_BYTES = 8_192
+_LOGS_SECONDS = 1.0
+_ENVOY_STARTS_SECONDS = 3.0
 
 
 def command(chosen: Settings) -> int:
@@ -67,7 +69,7 @@ def command(chosen: Settings) -> int:
 def _data_folder(data: Path) -> Iterator[None]:
     in_use = f"data folder {data} is in use by another haywain up; choose another with --data"
     try:
-        data.mkdir(parents=True, exist_ok=True, mode=0o700)  # prompts and answers are in it
+        durable.make_folder(data, 0o700)  # prompts and answers are in it
         with contextlib.ExitStack() as stack:
             stack.enter_context(lockfile.held(data / "up.lock", in_use))
             locked = stack.pop_all()
@@ -80,7 +82,7 @@ def _data_folder(data: Path) -> Iterator[None]:
 
 def _check_format(file: Path) -> None:
     if not file.exists():
-        file.write_text(f"{DATA_FORMAT}\n", "utf-8")
+        durable.replace(file, f"{DATA_FORMAT}\n".encode())
         return
     text = file.read_text("utf-8", "replace").strip()
     if not text.isdecimal() or int(text) > DATA_FORMAT:
@@ -134,6 +136,7 @@ class _Mesh:
         self._settings = chosen
         self._resolved = resolved
         self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._started: dict[str, float] = {}
         self._stopping = asyncio.Event()
         self._ready = False
 
@@ -143,7 +146,7 @@ class _Mesh:
             loop.add_signal_handler(number, self._stopping.set)
         status = 0
         watching = [asyncio.create_task(self._watch(name)) for name in self._names(START_ORDER)]
-        watching.append(asyncio.create_task(self._announce()))
+        watching += [asyncio.create_task(self._announce()), asyncio.create_task(self._bound_logs())]
         stop = asyncio.create_task(self._stopping.wait())
         pending: set[asyncio.Task[object]] = {*watching, stop}
         while not self._stopping.is_set():
@@ -177,7 +180,8 @@ class _Mesh:
     async def _run_once(self, name: str) -> int:
         # Nothing here forks without exec, and gRPC's own care for forks writes lines into the logs.
         environment = os.environ | {orphans.PARENT_VARIABLE: str(os.getpid()), "GRPC_ENABLE_FORK_SUPPORT": "0"}
-        with (self._settings.data / "logs" / f"{name}.log").open("ab") as logfile:
+        environment[logfiles.VARIABLE] = str(self._log(name))
+        with self._log(name).open("ab") as logfile:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "haywain", *_words(name), "--resolved", str(self._resolved)),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -187,7 +191,31 @@ class _Mesh:
                 start_new_session=True,
             )
         self._processes[name] = process
+        self._started[name] = asyncio.get_running_loop().time()
         return await process.wait()
+
+    def _log(self, name: str) -> Path:
+        return self._settings.data / "logs" / f"{name}.log"
+
+    async def _bound_logs(self) -> None:
+        terms = self._settings.log
+        while True:
+            await asyncio.sleep(_LOGS_SECONDS)
+            for name in self._names(START_ORDER) if terms.max_bytes else ():
+                with contextlib.suppress(OSError):
+                    if logfiles.is_full(self._log(name), terms.max_bytes) and self._can_be_told(name):
+                        logfiles.rotate(self._log(name), terms.keep)
+                        self._tell(name)
+
+    def _can_be_told(self, name: str) -> bool:
+        """Others than Envoy notice by themselves; one that has just started would die of the signal."""
+        age = asyncio.get_running_loop().time() - self._started.get(name, float("inf"))
+        return name != "envoy" or (age > _ENVOY_STARTS_SECONDS and self._processes[name].returncode is None)
+
+    def _tell(self, name: str) -> None:
+        if name == "envoy":
+            with contextlib.suppress(ProcessLookupError):
+                self._processes[name].send_signal(signal.SIGUSR1)
 
     def _names(self, kinds: Iterable[str]) -> list[str]:
         return [name for kind in kinds for name in (self._settings.replicas(kind) if kind != "envoy" else [kind])]
@@ -234,7 +262,7 @@ class _Mesh:
                 process.kill()
 
     def _last_line(self, name: str) -> str:
-        return _last_line(self._settings.data / "logs" / f"{name}.log") or f"{name} said nothing"
+        return _last_line(self._log(name)) or f"{name} said nothing"
 
 
 def _last_line(file: Path) -> str:

@@ -137,7 +137,7 @@ class Client(_Thread):
         if self.expect(answer, 200):
             self.ledger.answered(answer.json()["id"], name)
             return str(answer.json()["id"])
-        if answer.status_code in _AWAY:
+        if answer.status_code in _AWAY and "outcome_unknown" not in answer.text:
             self.ledger.refused.add(name)
         return None
 

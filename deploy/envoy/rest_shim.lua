@@ -6,7 +6,14 @@ local HIDDEN = { "grpc-status", "grpc-message", "grpc-status-details-bin", "grpc
 local BODILESS = { GET = true, HEAD = true, DELETE = true }
 local ANSWER_LOST = '{"error":{"message":"The batch %s was created, but the answer that told so was lost. %s",' ..
   '"type":"invalid_request_error","param":null,"code":"answer_lost"}}'
+local UNKNOWN = '{"error":{"message":"It is not known whether the batch was created: what knows it could not be reached. %s",' ..
+  '"type":"server_error","param":null,"code":"outcome_unknown"}}'
+local ASK_AGAIN = "Repeat the request with its Idempotency-Key: the batch is created once, whatever happened."
+local LOOK_FIRST = "Look for it in GET /v1/batches before you create it again; a request with an Idempotency-Key could be repeated."
 local GET_IT, LEAVE_IT = "Repeat the request with its Idempotency-Key to get it.", "Do not create it again."
+local ANY_HOST, HOSTS = ${any_host}, { ${hosts} }
+local ANY_ORIGIN, ORIGINS = ${any_origin}, { ${origins} }
+local READS = { GET = true, HEAD = true, OPTIONS = true }
 local GENERIC = "The server had an error while processing your request."
 
 do -- Every Lua begins with the same numbers: two Envoys would give creations the same ids, and one batch to two clients.
@@ -18,7 +25,7 @@ end
 local function strip(headers, outside)
   local doomed = {}
   for name, _ in pairs(headers) do
-    if name:sub(1, 10) == "x-haywain-" or outside and name:sub(-4) == "-bin" then doomed[#doomed + 1] = name end
+    if name:sub(1, 10) == "x-haywain-" and name ~= "x-haywain-lease" or outside and name:sub(-4) == "-bin" then doomed[#doomed + 1] = name end
   end
   for _, name in ipairs(doomed) do headers:remove(name) end
 end
@@ -29,6 +36,21 @@ local function check_request_id(handle, headers)
   if id and (#id > 128 or id:find("[^!-~]")) then
     headers:replace("x-request-id", ("req_%x%08x%08x"):format(handle:timestamp(), math.random(0, 2 ^ 31 - 1), math.random(0, 2 ^ 31 - 1)))
   end
+end
+
+-- Tell what is wrong with where a request comes from: a page that a browser shows must neither send forms to the port nor read it
+-- under a name that leads here (DNS rebinding). Programs other than browsers send no Origin, and the name that they were given.
+local function doubt(headers)
+  local authority = (headers:get(":authority") or ""):lower()
+  local name = authority:gsub(":%d*$", "")
+  if not (ANY_HOST or HOSTS[name] or name:find("^127%.%d+%.%d+%.%d+$") or name:find("%.localhost$")) then
+    return "host", "The host '" .. name:sub(1, 100):gsub("[^%w.:%[%]_-]", "?") .. "' is not served here: see envoy.allowed_hosts."
+  end
+  local origin = headers:get("origin")
+  if not origin or ANY_ORIGIN or READS[headers:get(":method")] then return end
+  origin = origin:lower()
+  if origin == "http://" .. authority or origin == "https://" .. authority or ORIGINS[origin] then return end
+  return "origin", "Pages of '" .. origin:sub(1, 100):gsub("[^%w.:/%[%]_-]", "?") .. "' may change nothing here: see envoy.allowed_origins."
 end
 
 -- Tell batches that the client of a creation is about to be told that it failed (services/batches/held.py), and get the outcome, the
@@ -53,15 +75,17 @@ local function pause(handle)
   handle:httpCall("pause", headers, nil, 1000)
 end
 
--- Let no client be told that a creation failed before it is certain that there is no batch; batches is waited for, however long it
--- is away. Nothing when there is none, else the batch's id.
+-- Let no client be told that a creation failed before it is certain that there is no batch; batches is waited for. Tells "none", or
+-- "some" and the batch's id, or "unknown" when batches was away for too long.
 local function unmake(handle, id)
-  while true do
+  local give_up = handle:timestamp() + ${creation_patience_ms}
+  repeat
     local outcome = answer_creation(handle, id)
-    if outcome:sub(1, 2) == "\8\1" then return nil end
-    if outcome:sub(1, 3) == "\8\2\18" then return outcome:sub(5) end
+    if outcome:sub(1, 2) == "\8\1" then return "none" end
+    if outcome:sub(1, 3) == "\8\2\18" then return "some", outcome:sub(5) end
     pause(handle)
-  end
+  until handle:timestamp() > give_up
+  return "unknown"
 end
 
 -- Tell whether a failed creation may have reached batches: the gateway didn't say that it hasn't, and Envoy had a connection to it.
@@ -89,6 +113,12 @@ end
 function envoy_on_request(handle)
   local headers = handle:headers()
   check_request_id(handle, headers)
+  local doubtful, why = doubt(headers)
+  if doubtful then
+    headers:replace("x-haywain-refused", doubtful)
+    handle:respond({ [":status"] = "403" }, why)
+    return
+  end
   local content_type = headers:get("content-type")
   if content_type and content_type:sub(1, 16) == "application/grpc" then
     strip(headers, false)
@@ -151,7 +181,7 @@ function envoy_on_response(handle)
   if not (metadata and metadata["rest"]) then return end
   local headers = handle:headers()
   local envelope, status, length = headers:get("x-haywain-error"), headers:get("x-http-status"), headers:get("x-content-length")
-  local creation, doubtful = metadata["creation"], is_doubtful(headers)
+  local creation, doubtful, again = metadata["creation"], is_doubtful(headers), true
   for _, name in ipairs(HIDDEN) do headers:remove(name) end
   if status then headers:replace(":status", status) end    -- 206, 413, 416, ... chosen by the gateway
   local code = tonumber(headers:get(":status"))
@@ -165,11 +195,16 @@ function envoy_on_response(handle)
   end
   local body = handle:body(true)                           -- may yield: every wrapper fetched before is dead after it
   if creation and code >= 500 and doubtful then
-    local batch = unmake(handle, creation)                 -- yields as well
+    local there, batch = unmake(handle, creation)          -- yields as well
     body, headers = handle:body(true), handle:headers()
-    if batch then                                          -- it began, because for so long nobody could be told
+    if there == "unknown" then
+      code, envelope = 503, UNKNOWN:format(metadata["keyed"] and ASK_AGAIN or LOOK_FIRST)
+    elseif there == "some" then                            -- it began, because for so long nobody could be told
       code, envelope = 409, ANSWER_LOST:format(batch, metadata["keyed"] and GET_IT or LEAVE_IT)
-      headers:replace("x-should-retry", metadata["keyed"] and "true" or "false")
+    end
+    if there ~= "none" then
+      again = metadata["keyed"] or false
+      headers:replace("x-should-retry", tostring(again))
       headers:remove("retry-after")
     end
   end
@@ -188,6 +223,6 @@ function envoy_on_response(handle)
   headers = handle:headers()
   headers:replace(":status", tostring(code))
   headers:replace("content-type", "application/json")
-  if (code == 429 or code == 503) and not headers:get("retry-after") then headers:replace("retry-after", "1") end
+  if (code == 429 or code == 503) and again and not headers:get("retry-after") then headers:replace("retry-after", "1") end
   if body then headers:replace("content-length", tostring(body:setBytes(envelope))) end
 end

@@ -24,7 +24,7 @@ from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import LENGTH, Begin, Cancel, Open, Ready, Refused, ToDecoder, frame, to_decoder
 from engine.llamacpp.model import Model
 from engine.llamacpp.tally import Tally, Usage
-from haywain import orphans
+from haywain import logfiles, orphans
 from haywain.errors import HaywainError
 
 __all__ = ["main"]
@@ -38,6 +38,7 @@ Inbox = queue.SimpleQueue[list[ToDecoder] | None]
 def main() -> None:
     """Run until the other end closes."""
     orphans.die_with_parent()
+    logfiles.follow()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine, which then ends its decoders
     with socket.socket(fileno=int(sys.argv[1])) as link:
         inbox: Inbox = queue.SimpleQueue()

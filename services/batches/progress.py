@@ -81,6 +81,11 @@ class ProgressBook:
             self._seen[batch_id] = None
             self._lost.add(batch_id)
 
+    def reopen(self, batch_id: str) -> None:
+        """Note that a batch that had ended has not: some of its rows run again."""
+        if batch_id in self._seen:
+            self._seen[batch_id] = None
+
     def is_lost(self, batch_id: str) -> bool:
         """Tell whether the scheduler must be given the batch again."""
         return batch_id in self._lost

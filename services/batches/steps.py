@@ -120,6 +120,11 @@ class Steps:
             if outcome is not Status.COMPLETED and not await self._finalizer.stop(record, outcome):
                 return Next.ROWS
             return await self._finalizer.finish(record, outcome) or Next.STEP
+        except errors.Conflict:  # results were lost from the disk: their rows run again, for as long as the batch may run
+            if outcome is not Status.COMPLETED:
+                raise
+            self._book.reopen(record.batch_id)
+            return Next.ROWS if self._clock.now() < record.expires_at else await self._end(record, Status.EXPIRED)
         except errors.BatchMissing:
             await self._give_again(record)
             raise errors.Unavailable(retry_after=1) from None

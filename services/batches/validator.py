@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
-from haywain import orphans
+from haywain import logfiles, orphans
 from haywain.gather import gathered_on
 from services.batches.validate import Order, Verdict, validate
 
@@ -85,3 +85,4 @@ def _begin(parent: int) -> None:
     gc.set_threshold(50_000, 20, 20)  # what is decoded has no cycles, and a lot of it comes and goes
     os.environ[orphans.PARENT_VARIABLE] = str(parent)
     orphans.die_with_parent()
+    logfiles.follow()

@@ -15,7 +15,11 @@ MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3_600, 2_592_000
 MAX_NAME_BYTES = 1_200
 """300 characters of the longest kind"""
 MAX_REQUEST_ID_BYTES = 512
-_PURPOSE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+PURPOSES = (
+    "assistants", "assistants_output", "batch", "batch_output", "batch_rejections", "evals", "fine-tune", "fine-tune-results",
+    "user_data", "vision",
+)  # fmt: skip
+"""Those of OpenAI's, and `batch_rejections`."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -32,12 +36,12 @@ def check_name(filename: str, purpose: str, param: str) -> None:
 
 
 def check_purpose(purpose: str) -> None:
-    """Refuse what can't be a purpose. Raises InvalidRequest."""
+    """Refuse what is no purpose: a word that nobody looks for is a slip. Raises InvalidRequest."""
     if not purpose:
         raise errors.InvalidRequest("Missing required parameter: 'purpose'.", code="missing_required_parameter", param="purpose")
-    if not _PURPOSE.fullmatch(purpose):
-        message = f"purpose must be a word of 1 to 64 letters, digits, '_' or '-', but got {purpose[:64]!r}."
-        raise errors.InvalidRequest(message, param="purpose")
+    if purpose not in PURPOSES:
+        known = ", ".join(f"'{word}'" for word in PURPOSES)
+        raise errors.InvalidRequest(f"Invalid value: {purpose[:64]!r}. Supported values are: {known}.", param="purpose")
 
 
 def check_expiry(seconds: int) -> None:

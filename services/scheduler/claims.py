@@ -67,12 +67,14 @@ class Claims:
         if self._leases.overdue():
             await self._renew()
         live = [(batch, model, most) for (batch, model), most in wanted.items() if not batch.stop_reason]
-        answers = await self._leases.claim([Want(batch.batch_id, model, most) for batch, model, most in live])
+        wants = [Want(batch.batch_id, model, most, first=batch.start_time is None) for batch, model, most in live]
+        answers = await self._leases.claim(wants)
         crash.point("scheduler:shards-claimed")
         places = [(batch.index, one.rows) for (batch, _, _), claimed in zip(live, answers, strict=True) for one in claimed]
         small = all(isinstance(index, bytes) for index, _ in places)
         indexes = iter(_read(places) if small else await asyncio.to_thread(_read, places))
         for (batch, model, _), claimed in zip(live, answers, strict=True):
+            batch.start_time = next((one.start_time for one in claimed if one.start_time), batch.start_time)
             if sum([await self._hold(batch, model, one, next(indexes)) for one in claimed]):
                 batch.claiming.discard(model)
                 self.changed(batch, model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 from collections.abc import Collection, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from haywain import crash, errors
+from haywain import crash, durable, errors
 from services.scheduler.pieces import Piece
 
 __all__ = ["keep", "left_over", "remove", "results"]
@@ -29,9 +28,7 @@ def keep(folder: Path, batch_id: str, pieces: Sequence[Piece]) -> None:
     if not pieces and (inside / _ORDER).exists():
         return
     with contextlib.suppress(FileNotFoundError):  # nothing was recorded
-        scratch = inside / f".{_ORDER}.{os.getpid()}"
-        scratch.write_bytes(msgspec.json.encode(pieces))
-        scratch.replace(inside / _ORDER)
+        durable.replace(inside / _ORDER, msgspec.json.encode(pieces))
 
 
 def results(folder: Path, batch_id: str) -> list[Piece]:

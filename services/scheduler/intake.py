@@ -49,6 +49,8 @@ class Intake:
         """Rows since they were last counted: no fewer wait."""
         self.added: Callable[[Batch], None] = lambda batch: None
         """Called with a batch that has rows to run."""
+        self.pins_of: Callable[[str], dict[str, str]] = lambda batch_id: {}
+        """Asked what digests a batch that is opened keeps to, by model."""
 
     async def load(self) -> None:
         """Find all batches again."""
@@ -121,10 +123,15 @@ class Intake:
         crash.point("scheduler:stop-stored")
         return batch
 
-    async def start(self, batch: Batch) -> None:
-        """Remember that a batch's first row is about to be sent."""
-        if batch.start_time is None:
-            batch.start_time = await self._store.start(batch.batch_id, self._clock.now())
+    async def run_again(self, batch: Batch) -> bool:
+        """Have rows run again whose results were recorded and are lost; False when none are. All rows of the batch have ended."""
+        if not await self._ledger.start_over(batch):
+            return False
+        if batch.journal is not None:
+            _log.error("results.lost", batch_id=batch.batch_id, files=[batch.journal.path.name])
+            batch.journal.close()
+            await self._open(await self._store.get(batch.batch_id), instead=batch)
+        return True
 
     async def forget(self, batch_id: str) -> None:
         """Drop what is kept of a batch but its journal, which stays for a while. Idempotent."""
@@ -155,7 +162,7 @@ class Intake:
         except (OSError, errors.HaywainError) as error:
             _log.error("sweep.failed", error=str(error))
 
-    async def _open(self, stored: Stored) -> None:
+    async def _open(self, stored: Stored, instead: Batch | None = None) -> None:
         terms = stored.submission
         self._known.add(terms.batch_id)
         found = await self._ledger.open(stored)
@@ -166,10 +173,12 @@ class Intake:
             accepted=found.tally.rows, stop_reason=terms.stop_reason, start_time=terms.start_time,
             models=tuple(first.first_row for first, *_ in _by_model(stored.shards)),
             shard_rows=max((shard.row_count for shard in stored.shards), default=1), queued_shards=found.open_shards,
-            changed=terms.changed,
+            changed=terms.changed, pins=self.pins_of(terms.batch_id),
         )  # fmt: skip
-        if terms.batch_id in self.batches:
+        if self.batches.get(terms.batch_id) is not instead:
             return
+        if instead is not None:
+            instead.forgotten = True
         self.batches[terms.batch_id] = batch
         if not batch.ended:
             self.added(batch)

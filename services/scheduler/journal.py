@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from haywain import crash, log
+from haywain import crash, durable, log
 from services.scheduler import figures
 
 __all__ = ["Group", "Journal", "Journals"]
@@ -77,14 +77,11 @@ class Journal:
     def open(self) -> None:
         """Open the file, made when it isn't there, and cut what is behind the end."""
         folder = self.path.parent
-        new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(folder)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(file, self.end)
-            _sync(folder)
-            if new:
-                _sync(folder.parent)
+            durable.sync_folder(folder)
         except OSError:
             os.close(file)
             raise
@@ -101,14 +98,6 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-
-def _sync(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 class Journals:

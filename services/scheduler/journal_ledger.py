@@ -105,6 +105,13 @@ class JournalLedger:
             return [Piece(str(batch.journal.path), 0, batch.journal.end, whole=False)]
         return await asyncio.to_thread(forgotten.results, self._folder, batch_id)
 
+    async def start_over(self, batch: Batch) -> bool:
+        """Have the journal read back: `open` finds out what is left."""
+        if batch.journal is None or _size(batch.journal.path) >= batch.journal.end:
+            return False
+        await self._leases.start_over(batch.batch_id)
+        return True
+
     async def seal_turn(self, batch: Batch) -> int:
         """Nobody else could."""
         return 1
@@ -150,6 +157,13 @@ class JournalLedger:
 
 def _done(shard: ShardRow, found: Replay) -> bool:
     return not found.recorded.count(0, shard.first_row, shard.first_row + shard.row_count)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _touch(path: Path) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from haywain.clock import Clock
 from haywain.db import Database, Transaction
 from services.scheduler.segment import Claimed, Lease, Segment
+from services.scheduler.store import started
 
 __all__ = ["Claimed", "Leases", "Segment", "Want", "commit_segment"]
 
@@ -23,6 +24,8 @@ class Want(msgspec.Struct, frozen=True):
     batch_id: str
     model: str
     most: int
+    first: bool = False
+    """The batch isn't known to have started: with its first shard it does."""
 
 
 class Leases:
@@ -56,12 +59,16 @@ class Leases:
         """Claim shards, one list a want: fewer than wanted, or none, when others hold them."""
 
         def claim(tx: Transaction) -> list[list[Claimed]]:
-            return [
-                _claimed(tx.fetch("claim_shards", batch_id=want.batch_id, model=want.model, most=want.most, **self._terms()))
-                for want in wants
-            ]
+            return [self._claim(tx, want) for want in wants]
 
         return await self._database.write(claim)
+
+    def _claim(self, tx: Transaction, want: Want) -> list[Claimed]:
+        found = _claimed(tx.fetch("claim_shards", batch_id=want.batch_id, model=want.model, most=want.most, **self._terms()))
+        if not want.first or not found:
+            return found
+        start_time = started(tx, want.batch_id, self._clock.now())
+        return [msgspec.structs.replace(claimed, start_time=start_time) for claimed in found]
 
     def overdue(self) -> bool:
         """Tell whether leases were not renewed for so long that they may have expired: claims would take them anew."""

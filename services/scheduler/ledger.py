@@ -68,6 +68,12 @@ class Ledger(Protocol):
         `batch` is None when it is forgotten. Raises BatchMissing.
         """
 
+    async def start_over(self, batch: Batch) -> bool:
+        """Forget what was recorded of a batch and is on the disk no more; False when all of it is there.
+
+        Its rows have all ended, and no stop has ended them.
+        """
+
     async def seal_turn(self, batch: Batch) -> int:
         """Wait until this scheduler may seal a batch, alone; gives the number of its turn, 0 when the batch is sealed by now.
 

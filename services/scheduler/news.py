@@ -7,12 +7,12 @@ SQL numbers the changes, so nothing that was seen is read again, and figures nev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from haywain import errors, log
 from haywain.clock import Clock
 from services.scheduler.batch import Batch
-from services.scheduler.shared import Shared, State
+from services.scheduler.shared import OpenShard, Shared, State
 
 __all__ = ["News"]
 
@@ -39,8 +39,8 @@ class News:
         """Called with a batch that another forgot."""
         self.changed: Callable[[Batch], None] = lambda batch: None
         """Called with a batch that is up to date again."""
-        self.drained: Callable[[Mapping[str, str]], None] = lambda incarnations: None
-        """Called with the engines that get nothing more, and which incarnation of each."""
+        self.fell: Callable[[Batch], None] = lambda batch: None
+        """Called with a batch of which results were lost: rows that had ended run again."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -48,7 +48,7 @@ class News:
             await asyncio.sleep(_POLL_SECONDS)
             try:
                 await self.look()
-                self.drained(await self._shared.drained())
+                await self.look_elsewhere()
             except errors.HaywainError as error:
                 _log.warning("news.failed", error=error.message)
 
@@ -74,19 +74,36 @@ class News:
                 self.went(self._batches[batch_id])
         self.seen = changes.newest
 
+    async def look_elsewhere(self) -> None:
+        """See what has become of other schedulers' leases that were to end by now: nobody tells of a renewal, or of a death."""
+        now = self._clock.now()
+        late = [batch_id for batch_id, batch in self._batches.items() if batch.elsewhere and batch.elsewhere_until < now]
+        for batch_id, shards in (await self._shared.open_shards(late)).items() if late else ():
+            if batch_id in self._batches:
+                self._place(self._batches[batch_id], shards)
+
+    def _place(self, batch: Batch, shards: Sequence[OpenShard]) -> None:
+        now, mine = self._clock.now(), self._shared.owner
+        leases = [shard.lease_until for shard in shards if shard.shard not in batch.held and shard.owner != mine]
+        leases = [until for until in leases if until >= now]
+        batch.elsewhere, batch.elsewhere_until = len(leases), min(leases, default=0.0)
+
     def _take_over(self, batch: Batch, state: State) -> None:
-        terms, now = state.submission, self._clock.now()
+        terms = state.submission
         if batch.changed > terms.changed:
             return
         batch.changed = terms.changed
         batch.submission = terms
         batch.stop_reason, batch.start_time = terms.stop_reason, terms.start_time
         before, batch.tally = batch.tally, state.tally
-        batch.accepted = max(batch.accepted, batch.tally.rows)
+        fell = state.tally.rows < before.rows
+        batch.accepted = batch.tally.rows if fell else max(batch.accepted, batch.tally.rows)
         batch.meter.add(max(0, batch.tally.rows - before.rows), max(0, batch.tally.output_tokens - before.output_tokens))
-        batch.queued_shards, batch.elsewhere = dict.fromkeys(batch.queued_shards, 0), 0
+        batch.queued_shards = dict.fromkeys(batch.queued_shards, 0)
         for shard in state.shards:
             if shard.shard not in batch.held:
                 batch.queued_shards[shard.model] = batch.queued_shards.get(shard.model, 0) + 1
-                batch.elsewhere += shard.owner != self._shared.owner and shard.lease_until > now
+        self._place(batch, state.shards)
+        if fell:
+            self.fell(batch)
         self.changed(batch)

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import msgspec
 
-__all__ = ["Piece", "Pieces"]
+__all__ = ["Piece", "Pieces", "intact"]
 
 _CHUNK_BYTES = 1 << 20
 _OPEN_MAX = 64
@@ -93,6 +93,20 @@ class Pieces:
     def __exit__(self, *_: object) -> None:
         """Close what is open."""
         self.close()
+
+
+def intact(pieces: Sequence[Piece]) -> list[Piece]:
+    """Cut off what isn't on the disk any more; what is left must be whole. Blocking."""
+    sizes = {path: _size(path) for path in {piece.path for piece in pieces}}
+    there = [Piece(piece.path, piece.start, min(piece.end, sizes[piece.path])) for piece in pieces]
+    return [piece for piece in there if piece.end > piece.start]
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _opened(piece: Piece) -> BinaryIO:

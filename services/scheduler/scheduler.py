@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from haywain import crash, errors, log, replicas
+from haywain import crash, durable, errors, log, replicas
 from haywain.blobs import BlobStore, DirectoryBlobStore, mapped
 from haywain.clock import Clock, SystemClock
 from haywain.db import Database, open_database
@@ -21,6 +21,7 @@ from services.scheduler.batch import Batch, Held
 from services.scheduler.checkpoints import Checkpoints
 from services.scheduler.claims import Claims
 from services.scheduler.dispatch import Dispatcher
+from services.scheduler.engine_store import EngineStore
 from services.scheduler.engines import Engines
 from services.scheduler.folder import take_folder
 from services.scheduler.intake import Intake
@@ -31,6 +32,8 @@ from services.scheduler.ledger import Ledger
 from services.scheduler.model_leases import ModelLeases
 from services.scheduler.models import by_name
 from services.scheduler.news import News
+from services.scheduler.others import Others
+from services.scheduler.pins import Pins
 from services.scheduler.progress import Changes, describe
 from services.scheduler.recording import Recorder
 from services.scheduler.registry import Registry
@@ -91,7 +94,8 @@ class Scheduler:
         recorder.recorded = self._recorded
         self._checkpoints.finished = self._finished
         several.look = self._look
-        self._news.drained = self.engines.drained
+        self._sealing.run_again = self.intake.run_again
+        self._news.fell = self.dispatcher.add
         self._news.came, self._news.went, self._news.changed = self.intake.find, self._gone, self._changed
 
     @classmethod
@@ -101,7 +105,7 @@ class Scheduler:
         replicas.check(settings)
         lock = contextlib.ExitStack()
         with mapped(str(settings.data)):
-            settings.data.mkdir(parents=True, exist_ok=True)
+            durable.make_folder(settings.data)
             take_folder(lock, settings)
         database = await open_database(settings.db.url, Path(__file__).parent / "sql", settings.data / "scheduler.db")
         recordings = await Store(database).recordings()
@@ -120,6 +124,7 @@ class Scheduler:
         released = await self._leases.release_own(alone=not others)
         await self._shared.release_own()
         _log.info("leases.released", shards=released)
+        await self._pins.load()
         await self.intake.load()
         await self.registry.load()
         await self.model_leases.load()
@@ -128,7 +133,7 @@ class Scheduler:
         """Run the loops until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                for loop in (self._journals, self._claims, self._checkpoints, self._returns, self.engines):
+                for loop in (self._journals, self._claims, self._checkpoints, self._returns, self.engines, self.registry):
                     group.create_task(loop.run(), name=type(loop).__name__)
                 group.create_task(self.model_leases.run(), name="ModelLeases")
                 if not self._alone:
@@ -153,6 +158,7 @@ class Scheduler:
         for batch in self.intake.batches.values():
             for journal in self._ledger.journals(batch):
                 journal.close()
+        await self.registry.close()
         await self._database.close()
         self._lock.close()
 

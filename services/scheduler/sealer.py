@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
-from haywain import log, orphans
+from haywain import log, logfiles, orphans
 from haywain.gather import gathered_on
 from services.scheduler.seal import Plan, Sealed, seal
 
@@ -91,3 +91,4 @@ def _die_with(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scheduler decides when
     os.environ[orphans.PARENT_VARIABLE] = str(parent)
     orphans.die_with_parent()
+    logfiles.follow()

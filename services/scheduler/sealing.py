@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -15,12 +16,15 @@ from haywain.scheduler.v1 import scheduler_pb2 as pb
 from services.scheduler import figures
 from services.scheduler.batch import Batch
 from services.scheduler.ledger import Ledger
+from services.scheduler.pieces import Piece, intact
 from services.scheduler.progress import counts, usage
 from services.scheduler.seal import Plan, Sealed
 from services.scheduler.sealer import Sealer
 
 __all__ = ["Sealing", "keys_of_lost_turns"]
 
+_FEW = 8
+"""Files that are looked at without a thread."""
 _UNRUN: dict[int, tuple[str, str]] = {
     pb.StopBatchRequest.REASON_CANCELLED: ("batch_cancelled", "This request was not executed: the batch was cancelled."),
     pb.StopBatchRequest.REASON_EXPIRED: (
@@ -50,6 +54,8 @@ class Sealing:
         self._blobs = blobs
         self._sealer = Sealer()
         self._running: dict[str, asyncio.Task[_Both]] = {}
+        self.run_again: Callable[[Batch], Awaitable[bool]] | None = None
+        """Called with a batch before it is sealed: has rows run again whose results are lost, and tells whether there are any."""
 
     async def seal(self, batch: Batch) -> pb.SealBatchResponse:
         """Seal a batch that ended. Raises StorageFull, Unavailable."""
@@ -90,6 +96,8 @@ class Sealing:
         return await asyncio.shield(running)  # a caller that leaves does not stop it
 
     async def _seal(self, batch: Batch) -> _Both:
+        if not batch.stop_reason and self.run_again is not None and await self.run_again(batch):
+            raise errors.Conflict(f"Results of batch '{batch.batch_id}' were lost from the disk: their rows run again.")
         turn = await self._ledger.seal_turn(batch)
         if not turn:
             await self._ledger.committed()
@@ -105,11 +113,12 @@ class Sealing:
     async def _seal_in_turn(self, batch: Batch, turn: int) -> _Both:
         terms = batch.submission
         output, error = self._blobs.scratch(), self._blobs.scratch()
+        results, lost = await self._results(batch)
         rejected = str(await self._blobs.local(terms.rejected_key)) if terms.rejected_key else ""
         plan = Plan(
-            input=str(batch.input.path), index=batch.index, results=tuple(await self._ledger.results(batch.batch_id, batch)),
+            input=str(batch.input.path), index=batch.index, results=results,
             prefix=batch.prefix, row_count=terms.row_count, models=batch.models,
-            unrun=_UNRUN.get(batch.stop_reason, _UNRUN[pb.StopBatchRequest.REASON_FAILED]),
+            unrun=_unrun(batch, lost),
             rejected=rejected, output=str(output), error=str(error),
         )  # fmt: skip
         try:
@@ -135,6 +144,15 @@ class Sealing:
         batch.submission = msgspec.structs.replace(batch.submission, sealed=remembered)
         return msgspec.json.decode(remembered, type=_Both)
 
+    async def _results(self, batch: Batch) -> tuple[tuple[Piece, ...], bool]:
+        """Find what is recorded and still there, and whether some is lost. Raises Unavailable when its rows are to run again."""
+        recorded = await self._ledger.results(batch.batch_id, batch)
+        there = await asyncio.to_thread(intact, recorded) if len(recorded) > _FEW else intact(recorded)
+        lost = sum(piece.end - piece.start for piece in there) < sum(piece.end - piece.start for piece in recorded)
+        if lost and not batch.stop_reason:
+            raise errors.Unavailable(f"Results of batch '{batch.batch_id}' were lost just now.", retry_after=1)
+        return tuple(there), lost
+
     async def _drop_turn(self, batch: Batch, turn: int) -> None:
         for kind in ("output", "error"):
             await self._blobs.delete(_key(kind, batch.batch_id, turn))
@@ -148,6 +166,12 @@ def keys_of_lost_turns(batch_id: str, sealed: str) -> list[str]:
 
 def _key(kind: str, batch_id: str, turn: int) -> str:
     return f"{kind}-{batch_id}" + (f"-{turn}" if turn > 1 else "")
+
+
+def _unrun(batch: Batch, lost: bool) -> tuple[str, str]:
+    """Say what became of rows without a result; of a batch that was stopped some may have had one, which is lost."""
+    code, message = _UNRUN.get(batch.stop_reason, _UNRUN[pb.StopBatchRequest.REASON_FAILED])
+    return code, f"{message} Or it was, and its result was lost from the disk." if lost else message
 
 
 def _message(key: str, sealed: Sealed) -> pb.SealedBlob | None:

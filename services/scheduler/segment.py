@@ -44,6 +44,8 @@ class Claimed(msgspec.Struct, frozen=True):
     shard: int
     rows: range
     epoch: int
+    start_time: float | None = None
+    """When the batch started; None where who claimed it knew."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):

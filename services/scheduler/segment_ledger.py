@@ -17,7 +17,7 @@ from services.scheduler import forgotten
 from services.scheduler.batch import Batch, Held
 from services.scheduler.journal import Journal
 from services.scheduler.ledger import Opened
-from services.scheduler.pieces import Piece, Pieces
+from services.scheduler.pieces import Piece, Pieces, intact
 from services.scheduler.replay import outcomes
 from services.scheduler.segment import Claimed, Lease, Segment, Tally
 from services.scheduler.shared import Shared, Span
@@ -54,6 +54,9 @@ class SegmentLedger:
         """Read what earlier owners committed: from now on they can commit nothing."""
         rows = claimed.rows
         spans = await self._shared.spans(batch.batch_id, claimed.shard) if claimed.epoch > 1 else []
+        if lost := await asyncio.to_thread(self._lost, batch.batch_id, spans):
+            await self._shared.lose(batch.batch_id, lost, claimed.epoch)
+            spans = [span for span in spans if span.object not in lost]
         lines = Pieces(self._pieces(batch.batch_id, spans)).lines()
         batch.recorded[rows.start : rows.stop] = await asyncio.to_thread(outcomes, lines, batch.prefix, rows)
         return Journal(self._folder / batch.batch_id / f"{claimed.shard}-{claimed.epoch}.jsonl", 0)
@@ -96,6 +99,15 @@ class SegmentLedger:
                 raise
             return []  # nothing is recorded yet
 
+    async def start_over(self, batch: Batch) -> bool:
+        """Open the shards again whose files are lost, for whoever claims them."""
+        spans = await self._shared.spans(batch.batch_id)
+        lost = await asyncio.to_thread(self._lost, batch.batch_id, spans)
+        if lost:
+            await self._shared.lose(batch.batch_id, lost)
+            await self.committed()
+        return bool(lost)
+
     async def seal_turn(self, batch: Batch) -> int:
         """Take the turn when nobody has it any more."""
         while True:
@@ -127,6 +139,14 @@ class SegmentLedger:
         for path in await asyncio.to_thread(forgotten.left_over, self._folder, known, older_than):
             if not await self._shared.exists(path.name.removesuffix(".jsonl")):
                 await asyncio.to_thread(forgotten.remove, path)
+
+    def _lost(self, batch_id: str, spans: Sequence[Span]) -> set[str]:
+        """Name the files of which something committed isn't there. Raises Unavailable where the folder isn't: that is no loss."""
+        if spans and not self._folder.is_dir():
+            raise errors.Unavailable(f"{self._folder} isn't there", retry_after=1)
+        pieces = [Piece(str(self._folder / batch_id / span.object), span.start_byte, span.end_byte) for span in spans]
+        whole = set(intact(pieces))
+        return {span.object for span, piece in zip(spans, pieces, strict=True) if piece.end > piece.start and piece not in whole}
 
     def _pieces(self, batch_id: str, spans: Sequence[Span]) -> list[Piece]:
         folder, pieces = self._folder / batch_id, list[Piece]()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from haywain import log
 from haywain.clock import Clock
 from haywain.engine.v1 import engine_pb2
-from haywain.gather import all_of
-from services.scheduler.batch import Attempt, Batch, Held
+from services.scheduler.aliases import Aliases
+from services.scheduler.batch import Attempt, Held
 from services.scheduler.calls import Call
 from services.scheduler.gate import Gate, Open
 from services.scheduler.link import Link
@@ -53,9 +53,8 @@ class Sender:
     async def add_rows(self, link: Link, request: engine_pb2.RunRequest, attempts: list[Attempt]) -> None:
         """Add rows, but those that fail, and those that may not be sent any more by now.
 
-        Takes out of `attempts` what is done with: after an exception the rest goes back to the queue. Raises OSError, Unavailable.
+        Takes out of `attempts` what is done with: after an exception the rest goes back to the queue. Raises OSError.
         """
-        await self._start(attempts)
         runs = [list(run) for _, run in itertools.groupby(attempts, key=_held)]
         spans = [[(attempt.offset, attempt.length) for attempt in run] for run in runs]
         kept: list[Attempt] = []
@@ -107,7 +106,7 @@ class Sender:
             except BadLine as error:
                 self._bad_line(attempt, line, str(error))
             else:
-                good.append((attempt, body))
+                good.append((attempt, self.aliases.body(body, held.model)))
         begin = len(request.sequences)
         request.sequences.extend([held.sequence] * len(good))
         for sequence, (attempt, body) in zip(request.sequences[begin:], good, strict=True):

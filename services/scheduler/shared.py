@@ -5,21 +5,21 @@ turns       0 ──take──▶ 1 ──take, when `seal_until` passed──�
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
-from haywain import errors
+from haywain import errors, log
 from haywain.clock import Clock
 from haywain.db import Database, Row, Transaction
-from haywain.engine.v1 import engine_pb2
 from services.scheduler.batch import Submission
 from services.scheduler.leases import commit_segment
 from services.scheduler.segment import Lease, Segment, Tally
-from services.scheduler.store import mark, put_engine, tally_of
+from services.scheduler.store import mark, tally_of
 
 __all__ = ["Changes", "OpenShard", "Shared", "Span", "State"]
 
+_log = log.get()
 _FORGOTTEN_KEPT = 100_000
 """Changes after which a scheduler must have noticed that a batch was forgotten."""
 
@@ -98,6 +98,10 @@ class Shared:
 
         return await self._database.read(changes)
 
+    async def open_shards(self, batch_ids: Sequence[str]) -> dict[str, list[OpenShard]]:
+        """List the shards with rows left of some batches."""
+        return await self._database.read(lambda tx: {batch_id: _open_shards(tx, batch_id) for batch_id in batch_ids})
+
     async def spans(self, batch_id: str, shard: int | None = None) -> list[Span]:
         """List what is committed of a batch, or one of its shards, in the order of the commits."""
 
@@ -108,29 +112,23 @@ class Shared:
 
         return await self._database.read(spans)
 
+    async def lose(self, batch_id: str, objects: Collection[str], epoch: int = 0) -> None:
+        """Forget segments whose files are lost, of shards that are done, or held with this epoch: their rows run again."""
+
+        def lose(tx: Transaction) -> None:
+            for lost in sorted(objects):
+                shard = int(lost.partition("-")[0])
+                if tx.execute("lose_segments", batch_id=batch_id, shard=shard, object=lost, epoch=epoch):
+                    tx.execute("reopen_shard", batch_id=batch_id, shard=shard)
+            if row := tx.fetch_one("get_submission", batch_id=batch_id):
+                mark(tx, _submission(row))
+
+        _log.error("results.lost", batch_id=batch_id, files=sorted(objects))
+        await self._database.write(lose)
+
     async def exists(self, batch_id: str) -> bool:
         """Tell whether a batch is in SQL."""
         return await self._database.read(lambda tx: tx.fetch_one("get_submission", batch_id=batch_id) is not None)
-
-    async def drain(self, engine: engine_pb2.Engine) -> None:
-        """Have every scheduler send an engine nothing more."""
-        now = self._clock.now()
-
-        def drain(tx: Transaction) -> None:
-            put_engine(tx, engine, now)
-            tx.execute("drain_engine", engine_id=engine.engine_id, incarnation=engine.incarnation)
-
-        await self._database.write(drain)
-
-    async def drop_engines(self, before: float) -> None:
-        """Forget engines that were last told of before a Unix time."""
-        await self._database.write(lambda tx: tx.execute("drop_engines", before=before))
-
-    async def drained(self) -> dict[str, str]:
-        """Tell which incarnations of engines are drained."""
-        return {
-            str(row["engine_id"]): str(row["drained"]) for row in await self._database.read(lambda tx: tx.fetch("list_drained"))
-        }
 
     async def drop_forgotten(self, newest: int) -> None:
         """Stop telling what was forgotten long ago."""
@@ -183,8 +181,11 @@ class Shared:
 def _state(tx: Transaction, batch_id: str) -> State:
     row = tx.fetch_one("get_submission", batch_id=batch_id) or {}
     total = tx.fetch_one("total_segments", batch_id=batch_id) or {}
-    shards = msgspec.convert(tx.fetch("list_open_shards", batch_id=batch_id), list[OpenShard])
-    return State(_submission(row), tally_of(total), shards)
+    return State(_submission(row), tally_of(total), _open_shards(tx, batch_id))
+
+
+def _open_shards(tx: Transaction, batch_id: str) -> list[OpenShard]:
+    return msgspec.convert(tx.fetch("list_open_shards", batch_id=batch_id), list[OpenShard])
 
 
 def _submission(row: Row) -> Submission:

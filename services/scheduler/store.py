@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from google.protobuf import json_format
 
 from haywain import errors
 from haywain.db import Database, Row, Transaction
-from haywain.engine.v1 import engine_pb2
 from services.scheduler.batch import Submission
 from services.scheduler.segment import Tally
 
-__all__ = ["ShardRow", "Store", "Stored", "mark", "put_engine", "tally_of"]
+__all__ = ["ShardRow", "Store", "Stored", "mark", "started", "tally_of"]
 
 _TALLY = ("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _MANY_SHARDS = 1_000
@@ -80,17 +78,6 @@ class Store:
         """Tell by which ledgers submissions are recorded."""
         return {str(row["recording"]) for row in await self._database.read(lambda tx: tx.fetch("list_recordings"))}
 
-    async def start(self, batch_id: str, now: float) -> float:
-        """Remember when the first row was dispatched; gives the first time that was remembered."""
-
-        def start(tx: Transaction) -> float:
-            tx.execute("start_submission", batch_id=batch_id, now=now)
-            found = _get(tx, batch_id)
-            mark(tx, found)
-            return found.start_time or now
-
-        return await self._database.write(start)
-
     async def stop(self, batch_id: str, reason: int) -> int:
         """Remember why a batch was stopped; gives the first reason that was remembered. Raises BatchMissing."""
 
@@ -117,26 +104,19 @@ class Store:
 
         await self._database.write(delete)
 
-    async def put_engine(self, engine: engine_pb2.Engine, now: float) -> None:
-        """Remember how an engine describes itself."""
-        await self._database.write(lambda tx: put_engine(tx, engine, now))
-
-    async def engines(self, since: float) -> list[engine_pb2.Engine]:
-        """Read those remembered since a time."""
-        rows = await self._database.read(lambda tx: tx.fetch("list_engines", since=since))
-        return [json_format.Parse(str(row["description"]), engine_pb2.Engine(), ignore_unknown_fields=True) for row in rows]
-
-
-def put_engine(tx: Transaction, engine: engine_pb2.Engine, now: float) -> None:
-    """Remember how an engine describes itself."""
-    description = json_format.MessageToJson(engine, indent=None)
-    tx.execute("put_engine", engine_id=engine.engine_id, description=description, now=now)
-
 
 def mark(tx: Transaction, submission: Submission) -> None:
     """Number a change of a submission, so that other schedulers see it. Those of a scheduler that is alone need no numbers."""
     if submission.recording != "journal":
         tx.execute("mark_submission", batch_id=submission.batch_id, **_next_change(tx))
+
+
+def started(tx: Transaction, batch_id: str, now: float) -> float:
+    """Remember when a batch's first shard was claimed; gives the first time that was remembered."""
+    tx.execute("start_submission", batch_id=batch_id, now=now)
+    found = _get(tx, batch_id)
+    mark(tx, found)
+    return found.start_time or now
 
 
 def _next_change(tx: Transaction) -> dict[str, int]:

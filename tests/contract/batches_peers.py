@@ -155,6 +155,8 @@ class SchedulerPeer(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.instant = False
         self.hints = True
         self.slow_stop = False
+        self.lost = False
+        """Whether a result is lost when a batch is to be sealed: its row runs again."""
         self._watchers: set[asyncio.Queue[scheduler_pb2.Progress]] = set()
 
     def run(self, batch_id: str, *, completed: int = 0, failed: int = 0, started: float = 1_700_000_001.0) -> None:
@@ -217,6 +219,9 @@ class SchedulerPeer(scheduler_pb2_grpc.SchedulerServiceServicer):
     @_gated
     async def SealBatch(self, request: scheduler_pb2.SealBatchRequest, context: Any) -> scheduler_pb2.SealBatchResponse:
         batch = self._batch(request.batch_id)
+        if self.lost:
+            self.lost, batch.progress.state = False, ACTIVE
+            batch.progress.counts.completed -= 1
         if batch.progress.state == ACTIVE:
             raise errors.Conflict("rows are still running")
         batch.seals += 1

@@ -120,6 +120,25 @@ async def test_an_alias_runs_on_its_model(live: Seam) -> None:
     assert (await live.get(batch.batch_id)).model == "parrot"
 
 
+@pytest.mark.parametrize("expires", [False, True])
+async def test_results_that_are_lost_before_sealing(live: Seam, expires: bool) -> None:
+    """Their rows run again while the batch is finalizing; where that would be for too long it ends as expired."""
+    batch = await live.batch_of(rows(6))
+    await live.submitted(batch.batch_id)
+    live.scheduler.lost = True
+    live.scheduler.run(batch.batch_id, completed=6)
+    await happens(lambda: not live.scheduler.lost)
+    assert (await live.get(batch.batch_id)).status == Batch.STATUS_FINALIZING
+    if expires:
+        live.clock.advance(24 * 3_600)
+    else:
+        live.scheduler.run(batch.batch_id, completed=1)
+    done = await live.until(batch.batch_id)
+    conserved(done, 6)
+    assert done.status == (Batch.STATUS_EXPIRED if expires else Batch.STATUS_COMPLETED)
+    assert done.counts.completed == (5 if expires else 6)
+
+
 async def test_cancelling_stops_rows_and_keeps_the_finished_ones(live: Seam) -> None:
     """Cancel answers `cancelling` at once; finished rows are kept, each other row gets its error line."""
     batch = await live.batch_of(rows(6))

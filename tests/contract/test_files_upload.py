@@ -81,7 +81,7 @@ async def test_purpose_may_come_last(grpc_stub: Any, clock: FakeClock, data_dir:
     [
         ({"purpose": ""}, "purpose", "missing_required_parameter"),
         ({"purpose": "two words"}, "purpose", "invalid_value"),
-        ({"purpose": "x" * 65}, "purpose", "invalid_value"),
+        ({"purpose": "bacth"}, "purpose", "invalid_value"),
         ({"filename": ""}, "file", "invalid_value"),
         ({"filename": "x" * 1_195 + ".jsonl"}, "file", "invalid_value"),
         ({"filename": "a\r\nb.jsonl"}, "file", "invalid_value"),

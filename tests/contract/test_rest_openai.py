@@ -36,7 +36,7 @@ def test_files(client: openai.OpenAI) -> None:
 
 def test_pages(client: openai.OpenAI) -> None:
     """Iterating a list goes over all pages, and ends."""
-    purpose: Any = "pages"
+    purpose: Any = "evals"
     made = [client.files.create(file=("a", b"x"), purpose=purpose).id for _ in range(5)]
     assert [file.id for file in client.files.list(purpose=purpose, limit=2, order="asc")] == made
 

@@ -36,27 +36,27 @@ def _raw(mesh: RestMesh, request: bytes) -> tuple[int, dict[str, str], bytes]:
 @pytest.mark.parametrize(
     ("request_", "status", "code"),
     [
-        pytest.param(b"GET /health HTTP/1.1\r\nhost: x\r\nno colon\r\n\r\n", 400, "bad_request", id="a header without a colon"),
+        pytest.param(b"GET /health HTTP/1.1\r\nhost: localhost\r\nno colon\r\n\r\n", 400, "bad_request", id="a header without a colon"),
         pytest.param(b"GET /health HTTP/1.1\r\na: b\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="no host"),
-        pytest.param(b"BREW /v1/files HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="an unknown method"),
-        pytest.param(b"GET /v1/\xff HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="raw bytes in the path"),
+        pytest.param(b"BREW /v1/files HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="an unknown method"),
+        pytest.param(b"GET /v1/\xff HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="raw bytes in the path"),
         pytest.param(
-            b"GET /health HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"a: " + b"b" * 20_000 + b"\r\n\r\n",
+            b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"a: " + b"b" * 20_000 + b"\r\n\r\n",
             431,
             "request_headers_too_large",
             id="20 KB of headers",
         ),
         pytest.param(
-            b"GET /health HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"a: b\r\n" * 150 + b"\r\n",
+            b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"a: b\r\n" * 150 + b"\r\n",
             431,
             "request_headers_too_large",
             id="150 headers",
         ),
         pytest.param(
-            b"GET /v1/files/" + b"x" * 14_000 + b" HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"\r\n", 404, None, id="an id of 14 KB"
+            b"GET /v1/files/" + b"x" * 14_000 + b" HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n", 404, None, id="an id of 14 KB"
         ),
         pytest.param(
-            b"GET /v1/models/" + "ü".encode("latin-1").hex().encode() + b"%FC HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"\r\n",
+            b"GET /v1/models/" + "ü".encode("latin-1").hex().encode() + b"%FC HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n",
             400,
             None,
             id="Latin-1 in the path",
@@ -76,7 +76,7 @@ def test_refused_with_the_envelope(rest_mesh: RestMesh, request_: bytes, status:
 
 def test_request_id_that_is_no_ascii(rest_mesh: RestMesh) -> None:
     """A request id that gRPC could not carry is replaced, and the request goes on."""
-    status, headers, _ = _raw(rest_mesh, b"GET /health HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"x-request-id: \xc3\xbc\r\n\r\n")
+    status, headers, _ = _raw(rest_mesh, b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"x-request-id: \xc3\xbc\r\n\r\n")
     assert status == 200
     assert headers["x-request-id"].startswith("req_")
 
@@ -89,7 +89,7 @@ def test_request_id_that_is_no_ascii(rest_mesh: RestMesh) -> None:
 )
 def test_a_body_where_none_belongs(rest_mesh: RestMesh, line: bytes, status: int, framing: bytes) -> None:
     """A body of GET or DELETE means nothing, however it comes."""
-    found, _, _ = _raw(rest_mesh, line + b" HTTP/1.1\r\nhost: x\r\n" + CLOSE + framing)
+    found, _, _ = _raw(rest_mesh, line + b" HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + framing)
     assert found == status
 
 
@@ -119,8 +119,8 @@ def test_no_two_envoys_make_the_same_ids(tmp_path: Path) -> None:
 
 def test_head_answers_have_no_body(rest_mesh: RestMesh) -> None:
     """An error to HEAD has no body, which would run into the next answer on the connection."""
-    head = b"HEAD /v1/files/file-nope/content HTTP/1.1\r\nhost: x\r\n\r\n"
-    status, _, body = _raw(rest_mesh, head + b"GET /health HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"\r\n")
+    head = b"HEAD /v1/files/file-nope/content HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    status, _, body = _raw(rest_mesh, head + b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n")
     assert status == 404
     assert body.startswith(b"HTTP/1.1 200 OK")
 

@@ -53,6 +53,20 @@ def test_others_are_answered_meanwhile(data_dir: Path) -> None:
         assert _status(client) == 404
 
 
+@pytest.mark.usefixtures("dying_gateway")
+@pytest.mark.parametrize(("headers", "again"), [({}, "false"), ({"idempotency-key": "k"}, "true")], ids=["", "with a key"])
+def test_what_nobody_can_say(data_dir: Path, headers: dict[str, str], again: str) -> None:
+    """Nobody waits for ever: the client is told that it isn't known, and how to find out; only with a key it may just repeat it."""
+    envoy_settings = EnvoySettings(port=free_port(), creation_patience_seconds=0.5)
+    unknown = BatchesSettings(address="nobody.invalid:1")
+    with running(Settings(data_dir=str(data_dir), envoy=envoy_settings, batches=unknown)) as client:
+        answer = client.post("/v1/batches", json={"input_file_id": "file-x"}, headers=headers, timeout=30)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["type"]) == (503, "outcome_unknown", "server_error")
+    assert ("Repeat the request" in error["message"], "GET /v1/batches" in error["message"]) == (again == "true", again == "false")
+    assert answer.headers["x-should-retry"] == again
+
+
 class Begun(batches_pb2_grpc.BatchesServiceServicer):
     """A batches service in which the batch of every creation has begun."""
 

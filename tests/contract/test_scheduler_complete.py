@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from typing import Any
 
 import pytest
 from scheduler_mesh import CHAT, EchoEngine, answer, eventually, lines_of, mesh, quick
@@ -132,3 +134,35 @@ async def test_a_retryable_refusal_is_tried_again(settings: Settings) -> None:
         refuse = False
         [event] = [event async for event in rpc.stream(running.stub.Complete, request())]
         assert event.result.status_code == 200
+
+
+async def test_no_call_waits_for_the_database(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it goes away once a new batch's first rows are claimed, they are sent all the same, and so are calls to their engine."""
+    async with mesh(quick(settings)) as running:
+        engine = EchoEngine(settings.data)
+        await engine.start(running.stub)
+        running.engines.append(engine)
+        await eventually(lambda: running.scheduler.engines.entries()[0].state, lambda state: state == 2)
+        leases, database = running.scheduler._leases, running.scheduler._database
+        claim, write, gone, back = leases.claim, database.write, asyncio.Event(), asyncio.Event()
+
+        async def claim_and_lose(wants: Any) -> Any:
+            claimed = await claim(wants)
+            if any(claimed):
+                gone.set()
+            return claimed
+
+        async def write_unless_gone(work: Any) -> Any:
+            if gone.is_set():
+                await back.wait()
+            return await write(work)
+
+        monkeypatch.setattr(leases, "claim", claim_and_lose)
+        monkeypatch.setattr(database, "write", write_unless_gone)
+        batch_id = await running.submit(lines_of(5))
+        await eventually(lambda: len(engine.sequences), lambda count: count == 5)
+        [event] = [event async for event in rpc.stream(running.stub.Complete, request())]
+        assert event.result.status_code == 200
+        assert (await running.progress(batch_id)).start_time.seconds
+        back.set()
+        await running.ended(batch_id)

@@ -59,6 +59,22 @@ async def test_a_shard_has_one_holder_at_a_time(database: Database) -> None:
     assert await claim(second, 5, "n") == [Claimed(3, range(30, 40), 1)]
 
 
+async def test_the_first_shard_starts_the_batch(database: Database) -> None:
+    """Who claims it learns when that was, in the same transaction; nobody who claims nothing starts anything."""
+    clock = FakeClock()
+    first, second = Leases(database, "s0", 30, clock), Leases(database, "s1", 30, clock)
+    began = clock.now()
+    assert await first.claim([Want("batch_a", "other", 1, first=True)]) == [[]]
+    [stored] = await Store(database).load()
+    assert stored.submission.start_time is None
+    [[claimed]] = await first.claim([Want("batch_a", "m", 1, first=True)])
+    assert claimed.start_time == began
+    clock.advance(5)
+    [[claimed]] = await second.claim([Want("batch_a", "m", 1, first=True)])
+    [stored] = await Store(database).load()
+    assert claimed.start_time == stored.submission.start_time == began
+
+
 async def test_an_expired_lease_can_be_claimed_by_anybody(database: Database) -> None:
     """A lease ends when it is not renewed; the next claim has a higher epoch."""
     clock = FakeClock()

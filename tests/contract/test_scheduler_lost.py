@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scheduler_mesh import EchoEngine, Mesh, answer, eventually, lines_of, mesh, quick, with_engine
 
-from haywain import rpc
+from haywain import errors, rpc
 from haywain.clock import FakeClock
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
@@ -105,6 +105,35 @@ async def test_a_journal_that_lost_what_was_committed(settings: Settings) -> Non
         assert (progress.counts.completed, progress.usage.input_tokens, progress.usage.output_tokens) == (40, 120, 80)
         output, error = await seal(running, batch_id)
         assert (len(output), error) == (40, [])
+
+
+@pytest.mark.parametrize("left", [0, 7])
+async def test_a_journal_that_is_lost_before_sealing(settings: Settings, left: int) -> None:
+    """Sealing says so, once; the rows whose lines are gone run again, and every row is in one of the files."""
+    async with mesh(quick(settings)) as running:
+        engine, batch_id = await half_done(running, 40, 40)
+        await running.ended(batch_id)
+        journal = journal_of(settings, batch_id)
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join(lines[:left]) + lines[left][:20]) if left else journal.unlink()
+        engine.respond = answer
+        with pytest.raises(errors.Conflict, match="lost"):
+            await rpc.call(running.stub.SealBatch, pb.SealBatchRequest(batch_id=batch_id))
+        progress = await running.ended(batch_id)
+        assert (progress.counts.completed, progress.usage.input_tokens, len(engine.sequences)) == (40, 120, 80 - left)
+        output, error = await running.sealed(batch_id)
+        assert (len(output), error) == (40, [])
+
+
+async def test_a_stopped_batch_without_its_journal_can_be_sealed(settings: Settings) -> None:
+    """Nothing of it runs again, and the error lines say what may have been lost."""
+    async with mesh(quick(settings)) as running:
+        _, batch_id = await half_done(running, 20, 4)
+        await rpc.call(running.stub.StopBatch, pb.StopBatchRequest(batch_id=batch_id, reason=pb.StopBatchRequest.REASON_CANCELLED))
+        journal_of(settings, batch_id).unlink()
+        output, error = await seal(running, batch_id)
+        assert (output, len(error)) == ([], 20)
+        assert all("lost from the disk" in line["error"]["message"] for line in error)
 
 
 async def test_lines_behind_a_torn_one_are_no_results(settings: Settings) -> None:

@@ -16,6 +16,7 @@ from haywain.engine.v1 import engine_pb2
 from services.scheduler.batch import Batch, Held, Submission
 from services.scheduler.checkpoints import Checkpoints
 from services.scheduler.claims import Claims
+from services.scheduler.engine_store import EngineStore
 from services.scheduler.leases import Leases, Want
 from services.scheduler.meter import Meter
 from services.scheduler.news import News
@@ -87,16 +88,36 @@ async def test_nobody_shares_news_that_could_not_be_had(database: Database) -> N
     assert failing.reads == 3
 
 
-async def test_engines_that_are_gone_are_forgotten(database: Database) -> None:
-    """What was drained is remembered as long as the engine is; then both go."""
+async def test_who_works_on_a_batch_is_known_while_the_leases_last(database: Database, tmp_path: Path) -> None:
+    """Leases that are renewed keep it known that others have the rows; once they end, it is known that nobody has."""
     clock = FakeClock()
-    shared, store = Shared(database, "s0", 30, clock), Store(database)
+    other, shared = Leases(database, "s1", 30, clock), Shared(database, "s0", 30, clock)
+    batch = await stored_batch(database, tmp_path)
+    [[claimed]] = await other.claim([Want("batch_a", "m", 1, first=True)])
+    news = News(shared, {"batch_a": batch}, clock)
+    await news.look()
+    assert batch.elsewhere == 1
+    for _ in range(2):
+        clock.advance(20)
+        await other.renew([("batch_a", 0, claimed.epoch)])
+        await news.look_elsewhere()
+        assert batch.elsewhere == 1
+    clock.advance(31)
+    await news.look_elsewhere()
+    assert batch.elsewhere == 0
+
+
+async def test_engines_that_are_gone_are_forgotten(database: Database) -> None:
+    """What was drained is remembered as long as the engine is; then both go. What was added stays."""
+    clock = FakeClock()
+    store = EngineStore(database, clock)
+    await store.add(engine_pb2.Engine(engine_id="e2", address="h:1"))
     for name in ("e0", "e1"):
-        await shared.drain(engine_pb2.Engine(engine_id=name, incarnation="1"))
-    await store.put_engine(engine_pb2.Engine(engine_id="e1", incarnation="1", slots=2), clock.now() + 10)
-    await shared.drop_engines(clock.now() + 5)
-    assert await shared.drained() == {"e1": "1"}
-    assert [(engine.engine_id, engine.slots) for engine in await store.engines(0)] == [("e1", 2)]
+        await store.drain(engine_pb2.Engine(engine_id=name, incarnation="1"))
+    clock.advance(10)
+    await store.put(engine_pb2.Engine(engine_id="e1", incarnation="1", slots=2))
+    await store.drop(clock.now() - 5)
+    assert [(one.engine.engine_id, one.engine.slots, one.drained) for one in await store.all()] == [("e1", 2, "1"), ("e2", 0, "")]
 
 
 async def test_the_end_of_a_shard_is_committed_last(database: Database, tmp_path: Path) -> None:
@@ -146,18 +167,23 @@ class Flaky:
         """Leave it open."""
 
 
-async def held_shard(database: Database, leases: Leases, folder: Path) -> Held:
-    """Claim the only shard of a batch of ten rows."""
+async def stored_batch(database: Database, folder: Path) -> Batch:
+    """Submit a batch of ten rows in one shard."""
     submission = Submission(
         batch_id="batch_a", submit_order=0, tenant="t", endpoint="/v1/chat/completions", lane=3, expire_at=None, input_key="i",
         index_key="x", row_count=10, body_defaults="", deterministic=False, recording="segments",
     )  # fmt: skip
     await Store(database).submit(submission, [ShardRow(0, "m", 0, 10)])
-    [[claimed]] = await leases.claim([Want("batch_a", "m", 1)])
-    batch = Batch(
+    return Batch(
         submission=submission, recorded=bytearray(10), input=Input(folder), index=folder, lines=Lines(""),
         prefix=row_prefix("batch_a"), meter=Meter(FakeClock()),
     )  # fmt: skip
+
+
+async def held_shard(database: Database, leases: Leases, folder: Path) -> Held:
+    """Claim its only shard."""
+    batch = await stored_batch(database, folder)
+    [[claimed]] = await leases.claim([Want("batch_a", "m", 1)])
     ledger = SegmentLedger(Shared(database, "s0", 30, FakeClock()), folder, 30)
     batch.held[0] = held = Held(batch, "m", claimed, await ledger.hold(batch, claimed))
     return held

@@ -50,16 +50,65 @@ async def test_the_next_owner_runs_only_the_rest(shared_settings: Settings) -> N
 
 
 async def test_lost_results_of_one_batch_hold_up_no_other(shared_settings: Settings) -> None:
-    """A shard whose results can't be read is left to its lease's end; those that are claimed with it are run at once."""
+    """A shard whose results are there and can't be read is left to its lease's end; those claimed with it are run at once."""
     async with mesh(replica(shared_settings, 1)) as running:
         lost = await leave_half(running, 10, 3)
         other = await running.submit(lines_of(5))
     for file in (shared_settings.data / "incremental" / lost).iterdir():
         file.unlink()
+        file.mkdir()
     async with mesh(replica(shared_settings, 2), Ahead(100.0)) as running:
         await with_engine(running)
         assert (await running.ended(other)).counts.completed == 5
         assert (await running.progress(lost)).counts.completed == 3
+
+
+async def test_rows_whose_results_are_lost_run_again(shared_settings: Settings) -> None:
+    """What was committed and is gone when its shard is claimed is forgotten, and its rows run; the others' results stay."""
+    async with mesh(replica(shared_settings, 1)) as running:
+        engine = await with_engine(running)
+        engine.respond = lambda sequence: answer(sequence) if len(engine.sequences) <= 14 else None
+        batch_id = await running.submit(lines_of(30), shard_rows=10)
+        await eventually(lambda: running.progress(batch_id), lambda progress: progress.counts.completed == 14)
+    (shared_settings.data / "incremental" / batch_id / "1-1.jsonl").unlink()
+    async with mesh(replica(shared_settings, 2), Ahead(100.0)) as running:
+        engine = await with_engine(running)
+        ended = await eventually(lambda: running.progress(batch_id), lambda progress: progress.counts.completed == 30)
+        assert (ended.usage.input_tokens, len(engine.sequences)) == (90, 20)
+        output, error = await running.sealed(batch_id)
+        assert (len(output), error) == (30, [])
+
+
+@pytest.mark.parametrize("torn", [False, True])
+async def test_results_that_are_lost_before_sealing(shared_settings: Settings, torn: bool) -> None:
+    """Sealing says so, once; both schedulers open the shards again, whichever was asked, and their rows run again."""
+    async with pair(shared_settings, shared_settings.db.url) as both:
+        batch_id = await both.a.submit(lines_of(40), shard_rows=10)
+        await both.b.ended(batch_id)
+        before = len(both.rows_sent())
+        for file in sorted((shared_settings.data / "incremental" / batch_id).glob("[12]-*.jsonl")):
+            file.write_bytes(file.read_bytes()[:-7]) if torn else file.unlink()
+        with pytest.raises(errors.Conflict, match="lost"):
+            await rpc.call(both.b.stub.SealBatch, pb.SealBatchRequest(batch_id=batch_id))
+        for running in (both.a, both.b):
+            ended = await running.ended(batch_id)
+            assert (ended.counts.completed, ended.usage.output_tokens) == (40, 80)
+        assert len(both.rows_sent()) == before + 20
+        output, error = await both.a.sealed(batch_id)
+        assert (len(output), error) == (40, [])
+
+
+async def test_results_of_a_stopped_batch_that_are_lost(shared_settings: Settings) -> None:
+    """Nothing of it runs again: its rows without a result get an error line, which says that they may have had one."""
+    async with mesh(replica(shared_settings, 1)) as running:
+        batch_id = await leave_half(running, 20, 4)
+        await rpc.call(running.stub.StopBatch, pb.StopBatchRequest(batch_id=batch_id, reason=pb.StopBatchRequest.REASON_CANCELLED))
+        for file in (shared_settings.data / "incremental" / batch_id).glob("*.jsonl"):
+            file.unlink()
+        output, error = await running.sealed(batch_id)
+        assert (output, len(error)) == ([], 20)
+        assert {line["error"]["code"] for line in error} == {"batch_cancelled"}
+        assert all("lost from the disk" in line["error"]["message"] for line in error)
 
 
 async def test_both_go_and_come_back(shared_settings: Settings) -> None:

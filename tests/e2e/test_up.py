@@ -180,3 +180,24 @@ def test_others_cannot_read_the_data(haywain: Path) -> None:
         mesh.data.rmdir()
         subprocess.run(mesh.arguments("--set", "engine.backend=abacus"), capture_output=True, timeout=60, check=False, cwd="/")
         assert mesh.data.stat().st_mode & 0o777 == 0o700
+
+
+def test_logs_have_a_bounded_size(haywain: Path) -> None:
+    """A log that is full is renamed while its process runs; every request is in one of the parts of Envoy's, once."""
+    full = ("--set", "log.level=debug", "--set", "log.max_bytes=20000", "--set", "log.keep=1000")
+    with Mesh(haywain).start("--engine", "echo", *full) as mesh:
+        folder, asked = mesh.data / "logs", list[str]()
+
+        def renamed_twice() -> bool:
+            asked.append(f"asked-{len(asked)}-")
+            mesh.client.get("/v1/files?limit=0", headers={"x-request-id": asked[-1]})
+            return (folder / "envoy.log.2").exists()
+
+        def logged() -> str:
+            return "".join(part.read_text() for part in folder.glob("envoy.log*"))
+
+        until("Envoy's log is renamed twice", renamed_twice)
+        until("the last is logged", lambda: asked[-1] in logged())
+        text = logged()
+        assert [text.count(f'"{request_id}"') for request_id in asked] == [1] * len(asked)
+        assert mesh.stop() == 0

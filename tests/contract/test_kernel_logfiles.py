@@ -1,0 +1,87 @@
+"""Logs of a bounded size: real processes that write while their files are renamed under them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mesh import until
+
+from haywain import logfiles
+
+WRITER = """
+import os, sys, time
+from haywain import log, logfiles
+from haywain.settings import LogSettings
+log.configure(LogSettings(format="json"), "writer")
+logfiles.follow()
+for number in range(int(sys.argv[1])):
+    log.get().info("line.written", number=number)
+    time.sleep(0.001)
+print("last", file=sys.stderr)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Name a log."""
+    return tmp_path / "files.log"
+
+
+def parts(log: Path) -> list[Path]:
+    """List a log and its older parts, oldest first."""
+    older = sorted(log.parent.glob("files.log.*"), key=lambda part: -int(part.suffix[1:]))
+    return [*older, *([log] if log.exists() else [])]
+
+
+def test_older_parts_move_on_and_the_oldest_goes(log: Path) -> None:
+    """There are never more of them than are kept, and a gap that a crash left does no harm."""
+    for number in range(5):
+        log.write_text(str(number))
+        logfiles.rotate(log, 3)
+    assert [part.read_text() for part in parts(log)] == ["2", "3", "4"]
+    log.with_name("files.log.2").unlink()
+    log.write_text("5")
+    logfiles.rotate(log, 3)
+    assert [part.read_text() for part in parts(log)] == ["2", "4", "5"]
+    logfiles.rotate(log, 3)
+    assert [part.read_text() for part in parts(log)] == ["4", "5"]
+    log.write_text("6")
+    logfiles.rotate(log, 0)
+    assert not log.exists()
+
+
+@pytest.fixture
+def writer(log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process that writes 3,000 lines to the log."""
+    environment = os.environ | {logfiles.VARIABLE: str(log)}
+    with log.open("ab") as file:
+        command = [sys.executable, "-c", WRITER, "3000"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment)
+    with process:
+        yield process
+        process.kill()
+
+
+def test_no_line_is_lost(log: Path, writer: subprocess.Popen[bytes]) -> None:
+    """However often a log is renamed, each line is whole in one of its parts, in order, also what isn't written by our logger."""
+    turns = 0
+
+    def done() -> bool:
+        nonlocal turns
+        if logfiles.is_full(log, 20_000):
+            logfiles.rotate(log, 1_000)
+            turns += 1
+        text = b"".join(part.read_bytes() for part in parts(log)[-2:])
+        return text.endswith(b"last\n")
+
+    until("all lines are written", done)
+    assert turns > 1
+    lines = [line for part in parts(log) for line in part.read_text().splitlines()]
+    assert [json.loads(line)["number"] for line in lines[:-1]] == list(range(3000))
