@@ -227,7 +227,6 @@ class Dispatcher:
             size -= sum(attempt.length for attempt in rows)
             taken += rows
         if not taken and link.looks:
-            link.looks = False
             taken = self.stragglers.pick(link, self.links, room, size, now)
         return taken
 

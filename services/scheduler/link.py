@@ -57,7 +57,7 @@ class Link:
         self.copies: set[int] = set()
         """Rows here that are at another engine, too, and came later."""
         self.looks = False
-        """It may look for rows to copy, once."""
+        """It may look for rows to copy."""
         self.ready = False
         """The engine has spoken."""
         self.draining = False

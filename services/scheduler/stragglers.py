@@ -116,7 +116,10 @@ class Stragglers:
         link.copies &= link.attempts.keys()
         slots = link.engine.slots
         room = min(room, slots - link.active, max(1, slots // _COPIES) - len(link.copies))
-        if self._factor <= 0 or room <= 0:
+        if room <= 0:
+            return []
+        link.looks = False
+        if self._factor <= 0:
             return []
         late = {model: max(self._seconds, self._factor * pace.long()) for model, pace in link.paces.items() if pace.enough}
         picked: list[Attempt] = []
@@ -133,6 +136,7 @@ class Stragglers:
                     other.copied.add(sequence_id)
                     size -= attempt.length
                     picked.append(self._copy(attempt))
+        link.looks = len(picked) >= room  # there may be more of them
         return picked
 
     def _copy(self, attempt: Attempt) -> Attempt:

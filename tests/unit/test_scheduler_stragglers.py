@@ -94,6 +94,7 @@ def test_late_rows_are_copied_to_an_idle_engine() -> None:
     assert stragglers.pick(idle, [slow, idle], 9, ROOM, 19.9) == []
     copies = stragglers.pick(idle, [slow, idle], 9, ROOM, 20.0)
     assert rows(copies) == [0, 1]  # a quarter of eight slots
+    assert idle.looks  # for more, when these have ended
     assert not stragglers
     assert send(stragglers, idle, copies) == [200, 201]
     assert stragglers
@@ -105,6 +106,8 @@ def test_late_rows_are_copied_to_an_idle_engine() -> None:
         assert first is not None
         assert stragglers.part(first) is None
     assert rows(stragglers.pick(idle, [slow, idle], 9, ROOM, 99.0)) == [2, 3]
+    assert rows(stragglers.pick(idle, [slow, idle], 9, ROOM, 99.0)) == []
+    assert not idle.looks
 
 
 @pytest.mark.parametrize("why", ["off", "room", "slots", "bytes", "samples", "soon", "model", "suspect", "over", "recorded"])
