@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta
 
 __all__ = [
-    "BatchCreation", "BatchUpdate", "ChatRequest", "CompletionRequest", "EmbeddingRequest", "FileUpload", "PartUpload",
-    "UploadCompletion", "UploadCreation",
+    "BatchCreation", "BatchUpdate", "ChatRequest", "CompletionRequest", "EmbeddingRequest", "FileUpload", "LeaseCreation",
+    "LeaseHandover", "LeaseRenewal", "PartUpload", "UploadCompletion", "UploadCreation",
 ]  # fmt: skip
 
 Seconds = Annotated[int, Meta(ge=3_600, le=2_592_000)]
@@ -86,6 +86,27 @@ class BatchUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """New metadata, in place of all that was there."""
 
     metadata: Annotated[Metadata, Meta(max_length=32)] | None
+
+
+class LeaseCreation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A model, and for how long; at most `scheduler.model_lease_seconds_max`, which is 7,200 unless it was set."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    ttl_seconds: Annotated[int, Meta(ge=1)] | None = None
+    holder: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    metadata: Annotated[Metadata, Meta(max_length=16)] | None = None
+
+
+class LeaseRenewal(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How long it lasts from now on; as long as it was granted for, by default."""
+
+    ttl_seconds: Annotated[int, Meta(ge=1)] | None = None
+
+
+class LeaseHandover(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The lease that the batch gets."""
+
+    lease_id: Annotated[str, Meta(min_length=1)]
 
 
 class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

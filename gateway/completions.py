@@ -15,6 +15,7 @@ from google.api import httpbody_pb2
 from gateway import envelope
 from gateway.answer import TENANT, Context, json_body
 from gateway.body import decoded, type_error
+from gateway.leases import lease_named
 from gateway.models import Models
 from gateway.patience import Waiting, patient
 from gateway.peers import Peer
@@ -51,7 +52,9 @@ class Completions:
         """Run the request now."""
         parameters(context)
         model, stream = await self._checked(endpoint, await decoded(body.data))
-        request = scheduler_pb2.CompleteRequest(tenant=TENANT, endpoint=endpoint, model=model, request=body.data, stream=stream)
+        request = scheduler_pb2.CompleteRequest(
+            tenant=TENANT, endpoint=endpoint, model=model, request=body.data, stream=stream, lease_id=lease_named(context)
+        )
         await self._scheduler.connected()
         method = self._scheduler.stub.Complete
         events = rpc.stream(method, request, timeout=self._settings.completion_timeout_seconds, tenant=TENANT)

@@ -36,6 +36,10 @@ _MESSAGE_BYTES = 2_000
 """as JSON; headers are not for novels"""
 
 
+_SDK_WAITS_SECONDS = 60.0
+"""OpenAI's clients wait so long because of `retry-after`; of what lasts longer they are told to ask no more."""
+
+
 class PreconditionFailed(errors.InvalidRequest):
     """The content isn't the version that the request is for."""
 
@@ -84,7 +88,8 @@ def metadata(error: errors.HaywainError) -> tuple[tuple[str, str | bytes], ...]:
         pairs.append(("retry-after", str(max(math.ceil(error.retry_after), 1))))
     if error.undone:
         pairs.append(("x-haywain-undone", "true"))
-    if isinstance(error, errors.Conflict):
+    waits = isinstance(error, errors.LeaseUnavailable) and error.retry_after <= _SDK_WAITS_SECONDS
+    if isinstance(error, errors.Conflict | errors.LeaseUnavailable) and not waits:
         pairs.append(("x-should-retry", "false"))
     if isinstance(error, RangeNotSatisfiable):
         pairs.append(("content-range", f"bytes */{error.size}"))

@@ -66,7 +66,7 @@ def _operation(route: Route, operation: Operation, schemas: dict[Any, Any]) -> d
         made["description"] = more
     if operation.request:
         content = {kind: {"schema": schemas[body]} for kind, body in operation.request.items()}
-        made["requestBody"] = {"required": True, "content": content}
+        made["requestBody"] = {"required": operation.body_needed, "content": content}
     return made
 
 

@@ -13,6 +13,7 @@ from gateway.batch_object import BatchObject
 from gateway.created_batch import CreatedBatch, NoValidRecords
 from gateway.files import DeletedFile, FileObject
 from gateway.health import DetailedHealth, Healthy, PoolObject, Unhealthy
+from gateway.leases import LeaseObject
 from gateway.models import ModelList, ModelObject
 from gateway.query import Page
 from gateway.uploads import PartObject, UploadObject
@@ -41,6 +42,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     parameters: tuple[Parameter, ...] = ()
     request: Mapping[str, Any] = {}
+    body_needed: bool = True
     answers: Mapping[int, Mapping[str, Any]]
     headers: Mapping[str, str] = {}
     """of the answers"""
@@ -60,6 +62,7 @@ _IF_RANGE: Final = Parameter("if-range", str, "The ETag that `Range` is for.", "
 _IF_MATCH: Final = Parameter("if-match", str, "ETags of which the bytes must have one; 412 otherwise.", "header")
 _IF_NONE_MATCH: Final = Parameter("if-none-match", str, "ETags of bytes that the caller has; 304 for those.", "header")
 _KEY: Final = Parameter("idempotency-key", Annotated[str, Meta(min_length=1, max_length=512)], "A name for this request.", "header")
+_LEASE: Final = Parameter("x-haywain-lease", str, "The id of the lease of the model that you hold.", "header")
 _REPLAYED: Final = {"idempotent-replayed": "`true` when an earlier request with the same key got this answer."}
 _COMPLETIONS: Final = 'Errors after the first event are events: `data: {"error": …}`; the last event is `data: [DONE]`.'
 
@@ -148,25 +151,56 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             "x-results-order": "`completion`: as rows ended. `files`: of the output file, then of the error file.",
         },
     ),
+    "LeaseToBatch": Operation(
+        tag="Leases", summary="Hand a lease to a batch", request={JSON: bodies.LeaseHandover}, answers=_json(BatchObject)
+    ),
+    "CreateLease": Operation(
+        tag="Leases",
+        summary="Lease a model",
+        parameters=(_KEY,),
+        request={JSON: bodies.LeaseCreation},
+        answers=_json(LeaseObject),
+        headers=_REPLAYED,
+    ),
+    "ListLeases": Operation(
+        tag="Leases", summary="List leases, newest first", parameters=_page(100, 20), answers=_json(Page[LeaseObject])
+    ),
+    "GetLease": Operation(tag="Leases", summary="Describe a lease", answers=_json(LeaseObject)),
+    "RenewLease": Operation(
+        tag="Leases",
+        summary="Let a lease last longer",
+        request={JSON: bodies.LeaseRenewal},
+        body_needed=False,
+        answers=_json(LeaseObject),
+    ),
+    "DeleteLease": Operation(tag="Leases", summary="End a lease", answers=_json(LeaseObject)),
     "ListModels": Operation(tag="Models", summary="List the models served now", answers=_json(ModelList)),
     "GetModel": Operation(tag="Models", summary="Describe a model; ids may hold slashes", answers=_json(ModelObject)),
     "CreateChatCompletion": Operation(
         tag="Completions",
         summary=f"Answer a chat now. {_COMPLETIONS}",
+        parameters=(_LEASE,),
         request={JSON: bodies.ChatRequest},
         answers={200: {JSON: openai.ChatCompletion, EVENTS: openai.ChatChunk}},
     ),
     "CreateCompletion": Operation(
         tag="Completions",
         summary=f"Complete a text now. {_COMPLETIONS}",
+        parameters=(_LEASE,),
         request={JSON: bodies.CompletionRequest},
         answers={200: {JSON: openai.TextCompletion, EVENTS: openai.TextCompletion}},
     ),
     "CreateEmbedding": Operation(
-        tag="Completions", summary="Embed texts now", request={JSON: bodies.EmbeddingRequest}, answers=_json(openai.EmbeddingList)
+        tag="Completions",
+        summary="Embed texts now",
+        parameters=(_LEASE,),
+        request={JSON: bodies.EmbeddingRequest},
+        answers=_json(openai.EmbeddingList),
     ),
     "GetHealth": Operation(
-        tag="Health", summary="Tell whether a batch could run now", answers={200: {JSON: Healthy}, 503: {JSON: Unhealthy}}
+        tag="Health",
+        summary="Tell whether a batch could run now; HEAD without a body",
+        answers={200: {JSON: Healthy}, 503: {JSON: Unhealthy}},
     ),
     "GetDetailedHealth": Operation(
         tag="Health",

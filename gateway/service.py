@@ -16,6 +16,7 @@ from gateway.batches import Batches
 from gateway.completions import CHAT, COMPLETIONS, EMBEDDINGS, Completions
 from gateway.files import Files
 from gateway.health import Health
+from gateway.leases import Leases
 from gateway.metrics import CountingInterceptor, Metrics
 from gateway.models import Models
 from gateway.openapi import document
@@ -50,7 +51,8 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
         self._files = Files(peers.files)
         self._uploads = Uploads(peers.files)
         self._batches = Batches(peers.batches, settings.batches)
-        self._models = Models(peers.scheduler)
+        self._models = Models(peers.scheduler, aliases=settings.scheduler.aliases)
+        self._leases = Leases(peers.scheduler, peers.batches, settings.scheduler)
         self._results = Results(peers)
         self._completions = Completions(peers.scheduler, self._models, settings.gateway)
         self._health = Health(peers, Storage(settings.data))
@@ -132,6 +134,30 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
         """POST /v1/batches/{batch_id}/cancel"""
         return gateway_pb2.CancelBatchResponse(http_body=await self._batches.cancel(request.batch_id, context))
 
+    async def LeaseToBatch(self, request: gateway_pb2.LeaseToBatchRequest, context: Context) -> gateway_pb2.LeaseToBatchResponse:
+        """POST /v1/batches/{batch_id}/lease"""
+        return gateway_pb2.LeaseToBatchResponse(http_body=await self._leases.hand(request.batch_id, request.http_body, context))
+
+    async def CreateLease(self, request: gateway_pb2.CreateLeaseRequest, context: Context) -> gateway_pb2.CreateLeaseResponse:
+        """POST /v1/leases"""
+        return gateway_pb2.CreateLeaseResponse(http_body=await self._leases.create(request.http_body, context))
+
+    async def ListLeases(self, request: gateway_pb2.ListLeasesRequest, context: Context) -> gateway_pb2.ListLeasesResponse:
+        """GET /v1/leases"""
+        return gateway_pb2.ListLeasesResponse(http_body=await self._leases.page(context))
+
+    async def GetLease(self, request: gateway_pb2.GetLeaseRequest, context: Context) -> gateway_pb2.GetLeaseResponse:
+        """GET /v1/leases/{lease_id}"""
+        return gateway_pb2.GetLeaseResponse(http_body=await self._leases.get(request.lease_id, context))
+
+    async def RenewLease(self, request: gateway_pb2.RenewLeaseRequest, context: Context) -> gateway_pb2.RenewLeaseResponse:
+        """POST /v1/leases/{lease_id}/renew"""
+        return gateway_pb2.RenewLeaseResponse(http_body=await self._leases.renew(request.lease_id, request.http_body, context))
+
+    async def DeleteLease(self, request: gateway_pb2.DeleteLeaseRequest, context: Context) -> gateway_pb2.DeleteLeaseResponse:
+        """DELETE /v1/leases/{lease_id}"""
+        return gateway_pb2.DeleteLeaseResponse(http_body=await self._leases.delete(request.lease_id, context))
+
     async def ListModels(self, request: gateway_pb2.ListModelsRequest, context: Context) -> gateway_pb2.ListModelsResponse:
         """GET /v1/models"""
         return gateway_pb2.ListModelsResponse(http_body=await self._models.listing(context))
@@ -165,7 +191,7 @@ class OpenAIServiceServicer(gateway_pb2_grpc.OpenAIServiceServicer):
                 yield gateway_pb2.CreateEmbeddingResponse(http_body=body)
 
     async def GetHealth(self, request: gateway_pb2.GetHealthRequest, context: Context) -> gateway_pb2.GetHealthResponse:
-        """GET /health"""
+        """GET and HEAD /health"""
         return gateway_pb2.GetHealthResponse(http_body=await self._health.health(context))
 
     async def GetDetailedHealth(

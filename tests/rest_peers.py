@@ -15,8 +15,12 @@ from haywain.blobs import DirectoryBlobStore
 from haywain.clock import timestamp
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2
+from haywain.settings import SchedulerSettings
+from services.scheduler.calls import Call
+from services.scheduler.model_lease_service import ModelLeaseServicer
+from services.scheduler.model_leases import ModelLeases
 
-__all__ = ["ScriptedScheduler"]
+__all__ = ["MODELS", "ScriptedScheduler"]
 
 SCRIPTS = ("say", "refuse", "busy", "break", "lose", "crash", "wait", "late", "nothing")
 LATE_SECONDS = 1.5
@@ -38,19 +42,22 @@ MODELS = [
     _model("echo", aliases=["echo-latest"]),
     _model("narrow", fields=["model", "messages", "max_tokens"]),
     _model("texts", endpoints=["/v1/completions"], fields=sorted(openai.COMPLETION_FIELDS)),
+    _model("rented", aliases=["rented-latest"]),
     _model("vectors", endpoints=["/v1/embeddings"], fields=sorted(openai.EMBEDDING_FIELDS)),
 ]
 
 
-class ScriptedScheduler(SchedulerPeer):
-    """A scheduler with five models and one engine; the last message of a chat request is the script of its answer, else an echo.
+class ScriptedScheduler(ModelLeaseServicer, SchedulerPeer):
+    """A scheduler with six models and one engine; the last message of a chat request is the script of its answer, else an echo.
 
-    Batches of the model `echo` are done at once, others wait until they are stopped.
+    Its leases are the real ones. Batches of the model `echo` are done at once, others wait until they are stopped.
     """
 
-    def __init__(self, blobs: DirectoryBlobStore) -> None:
+    def __init__(self, blobs: DirectoryBlobStore, leases: ModelLeases) -> None:
         """Start with an engine that is ready."""
-        super().__init__(blobs)
+        SchedulerPeer.__init__(self, blobs)
+        ModelLeaseServicer.__init__(self, leases, SchedulerSettings(), self._models)
+        self._lent = leases
         self.models = MODELS
         self.ready = True
         self.requests: list[scheduler_pb2.CompleteRequest] = []
@@ -68,6 +75,16 @@ class ScriptedScheduler(SchedulerPeer):
         if request.shards and request.shards[0].model == "echo":
             self.run(request.batch_id, completed=request.row_count)
         return answer
+
+    async def SealBatch(self, request: scheduler_pb2.SealBatchRequest, context: Any) -> scheduler_pb2.SealBatchResponse:
+        """End the batch's lease with it."""
+        await self._lent.batch_ended(request.batch_id)
+        sealed: scheduler_pb2.SealBatchResponse = await SchedulerPeer.SealBatch(self, request, context)
+        return sealed
+
+    async def _models(self, batch_id: str) -> set[str]:
+        known = self.batches.get(batch_id)
+        return {shard.model for shard in known.request.shards} if known is not None else set()
 
     async def ListEngines(self, request: scheduler_pb2.ListEnginesRequest, context: Any) -> scheduler_pb2.ListEnginesResponse:
         """List the one."""
@@ -95,6 +112,7 @@ class ScriptedScheduler(SchedulerPeer):
     async def Complete(self, request: scheduler_pb2.CompleteRequest, context: Any) -> AsyncIterator[scheduler_pb2.CompleteResponse]:
         """Play what the last message says: a word, then how many deltas come first."""
         self.requests.append(request)
+        await self._lent.admit(Call(request))
         script, count = _script(request)
         async for delta in _deltas(script, count):
             yield delta

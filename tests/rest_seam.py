@@ -19,8 +19,9 @@ from typing import Any
 
 import httpx
 import structlog
+from lease_peer import leases_of
 from mesh import free_port, until
-from rest_peers import ScriptedScheduler
+from rest_peers import MODELS, ScriptedScheduler
 
 from gateway import envoy
 from gateway import service as gateway
@@ -150,11 +151,12 @@ class RestMesh:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     async def _serve_scheduler(self, settings: Settings, stopping: asyncio.Event) -> None:
-        self.scheduler = ScriptedScheduler(DirectoryBlobStore(self.data / "blobs"))
-        add = scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server
-        service = (self.scheduler, add, "haywain.scheduler.v1.SchedulerService")
-        async with rpc.serving(settings.address("scheduler"), [service], grace_seconds=0.2):
-            await stopping.wait()
+        async with leases_of(MODELS, self.data) as leases:
+            self.scheduler = ScriptedScheduler(DirectoryBlobStore(self.data / "blobs"), leases)
+            add = scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server
+            service = (self.scheduler, add, "haywain.scheduler.v1.SchedulerService")
+            async with rpc.serving(settings.address("scheduler"), [service], grace_seconds=0.2):
+                await stopping.wait()
 
     def _answers(self) -> bool:
         assert self._envoy is not None

@@ -24,7 +24,8 @@ HANGS_AFTER_SECONDS = 15.0
 FIELDS = {name: [field for body in one.request.values() for field in body.__struct_fields__] for name, one in OPERATIONS.items()}
 NAMES = sorted({name for names in FIELDS.values() for name in names} | {"limit", "after", "order", "after_line"})
 WORDS = [
-    "echo", "texts", "vectors", "batch", "asc", "desc", "24h", "created_at", "user", "system", "text", "json_object", "standard",
+    "echo", "rented", "texts", "vectors", "batch", "asc", "desc", "24h", "created_at", "user", "system", "text", "json_object",
+    "standard",
     "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "file-nope", "0", "1", "-1", "20", "10000000000000000000", "",
 ]  # fmt: skip
 
@@ -50,7 +51,7 @@ ENDS = st.sampled_from(["/", "//", "/x", "%2F", "%00", "%ff", ":", ";a=b", "/%2e
 QUERIES = st.lists(st.tuples(st.sampled_from(NAMES) | TEXTS, WORDS_OR_TEXTS), min_size=1, max_size=2)
 HEADER_NAMES = [
     "range", "if-range", "if-match", "if-none-match", "idempotency-key", "prefer", "accept", "content-type", "content-encoding",
-    "x-request-id", "authorization", "te",
+    "x-request-id", "authorization", "te", "x-haywain-lease",
 ]  # fmt: skip
 HEADERS = st.dictionaries(
     st.sampled_from([*HEADER_NAMES, "grpc-timeout"]),
@@ -146,7 +147,15 @@ def _made(client: httpx.Client) -> dict[str, str]:
     file = client.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", row)}).json()["id"]
     batch = client.post("/v1/batches", json={"input_file_id": file}).json()["id"]
     upload = client.post("/v1/uploads", json=GOOD_BODIES["CreateUpload"]).json()["id"]
-    return {"/v1/files": file, "/v1/batches": batch, "/v1/uploads": upload, "/v1/models": "echo"}
+    _free(client)
+    lease = client.post("/v1/leases", json={"model": "rented"}).json()["id"]
+    return {"/v1/files": file, "/v1/batches": batch, "/v1/uploads": upload, "/v1/models": "echo", "/v1/leases": lease}
+
+
+def _free(client: httpx.Client) -> None:
+    """End all leases of models."""
+    for lease in client.get("/v1/leases", params={"limit": "100"}).json()["data"]:
+        client.delete(f"/v1/leases/{lease['id']}")
 
 
 def test_nothing_breaks(rest_mesh: RestMesh) -> None:
@@ -163,6 +172,9 @@ def test_nothing_breaks(rest_mesh: RestMesh) -> None:
             request.target = request.target.replace(f"{path}/{THERE}", f"{path}/{ident}")
         _check(request, *connection.send(request))
 
-    with contextlib.closing(connection):
-        check()
+    try:
+        with contextlib.closing(connection):
+            check()
+    finally:
+        _free(rest_mesh.client)
     assert rest_mesh.client.get("/health").status_code == 200

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +81,27 @@ def members(text: str) -> list[str]:
     return found
 
 
+@pytest.fixture
+def lease(mesh: Mesh) -> Iterator[Callable[[], dict[str, str]]]:
+    """Lease the model where an example is about that, with a batch that waits for it; afterwards the model is free."""
+
+    def take() -> dict[str, str]:
+        lease = mesh.client.post("/v1/leases", json={"model": "echo"}).json()["id"]
+        waiting = mesh.client.post("/v1/batches", json={"input_file_id": mesh.upload(jsonl([chat_row("a")]))["id"]})
+        return {"LEASE": lease, "WAITING": waiting.json()["id"]}
+
+    yield take
+    for one in mesh.client.get("/v1/leases").json()["data"]:
+        mesh.client.delete(f"/v1/leases/{one['id']}")
+
+
 @pytest.mark.parametrize(("command", "shown"), [example[1:] for example in EXAMPLES], ids=[example[0] for example in EXAMPLES])
-def test_example(mesh: Mesh, names: dict[str, str], tmp_path: Path, command: str, shown: str) -> None:
+def test_example(
+    mesh: Mesh, names: dict[str, str], lease: Callable[[], dict[str, str]], tmp_path: Path, command: str, shown: str
+) -> None:
     """It succeeds or fails as it is shown, and has the members and headers that are shown."""
+    if "$LEASE" in command:
+        names |= lease()
     assert f"http://127.0.0.1:{PORT}/" in command
     if "invalid_rows" in command:
         names["FILE"] = mesh.upload((tmp_path / "in.jsonl").read_bytes() + b"\nno JSON\n")["id"]

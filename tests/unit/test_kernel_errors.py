@@ -52,6 +52,6 @@ def test_what_is_given_wins() -> None:
 
 
 def test_retryable_is_what_a_retry_may_cure() -> None:
-    """Only full, away, late and still at it can be retried unchanged."""
+    """Only full, away, late, leased and still at it can be retried unchanged."""
     retryable = {kind.__name__ for kind in KINDS if kind.retryable}
-    assert retryable == {"CapacityExceeded", "DeadlineExceeded", "KeyInUse", "StorageFull", "Unavailable"}
+    assert retryable == {"CapacityExceeded", "DeadlineExceeded", "KeyInUse", "LeaseUnavailable", "StorageFull", "Unavailable"}
