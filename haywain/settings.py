@@ -155,10 +155,6 @@ class SchedulerSettings(Section, frozen=True):
     """when nothing waits, a row at an engine for so many times what long rows take at an idle one is sent there, too; 0 for never"""
     straggler_seconds: float = 10.0
     """but not sooner"""
-    straggler_factor: float = 4.0
-    """when nothing waits, a row at an engine for so many times what long rows take at an idle one is sent there, too; 0 for never"""
-    straggler_seconds: float = 10.0
-    """but not sooner"""
     incremental_retention_seconds: float = 86_400.0
     pin_batch_to_digest: bool = False
     """a batch's rows of a model run on engines of one digest only: that of the engine which was sent the first row"""
