@@ -201,7 +201,7 @@ async def test_a_drained_engine_stays_drained_over_a_restart(settings: Settings)
     async with mesh(quick(settings)) as after:
         batch_id = await after.submit(lines_of(3))
         engine = await with_engine(after)
-        found = lambda: after.scheduler.engines.entries()[0].status().state  # noqa: E731
+        found = lambda: after.scheduler.engines.status(after.scheduler.engines.entries()[0]).state  # noqa: E731
         await eventually(found, lambda state: state == pb.EngineStatus.STATE_DRAINING)
         assert not engine.sequences
         await engine.revive(after.stub)

@@ -98,9 +98,10 @@ async def test_a_drained_engine_is_drained_at_both(settings: Settings, url: str)
         await both.eb.register(both.a.stub)  # as real engines do
         state = pb.EngineStatus.STATE_DRAINING
         await rpc.call(both.a.stub.DrainEngine, pb.DrainEngineRequest(engine_id="eb"))
-        await eventually(lambda: both.b.scheduler.engines.entries()[0].status().state, lambda found: found == state)
+        engines = both.b.scheduler.engines
+        await eventually(lambda: engines.status(engines.entries()[0]).state, lambda found: found == state)
         await both.eb.revive(both.b.stub)
-        await eventually(lambda: both.b.scheduler.engines.entries()[0].status().state, lambda found: found != state)
+        await eventually(lambda: engines.status(engines.entries()[0]).state, lambda found: found != state)
 
 
 async def test_a_zombie_records_nothing(settings: Settings, url: str) -> None:
