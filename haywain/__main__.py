@@ -227,7 +227,7 @@ def _engines(options: argparse.Namespace) -> int:
     if options.action == "check":
         from engine.check import command
 
-        return command.command(options.engine, options.model, options.seconds, options.json)
+        return command.command(options.engine, options.model, options.seconds, options.json, options.restart)
     return engines.command(options.address, options.action, options.engine, options.wait, as_json=options.json)
 
 

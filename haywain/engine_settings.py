@@ -77,7 +77,7 @@ class UpstreamSettings(Section, frozen=True):
     models: tuple[str, ...] = ()
     """which of its models are served; empty: all that it lists"""
     endpoints: tuple[str, ...] = ()
-    """what they serve; empty: /v1/chat/completions, /v1/completions, /v1/embeddings"""
+    """what they serve; empty: it is asked at the start"""
     fields: tuple[str, ...] = ()
     """request fields that it honours; all others are refused by name. Empty: every field is passed on"""
     slots: int = 64
@@ -86,6 +86,10 @@ class UpstreamSettings(Section, frozen=True):
     """an answer that takes longer counts as a sign of too many requests; 0: none does"""
     timeout_seconds: float = 600.0
     """how long it may send nothing"""
+    probe_seconds: float = 10.0
+    """when nothing came for so long while rows run there, it is asked for its models; without an answer for as long it is away. 0: never"""
+    answer_bytes: int = 16 * 1024 * 1024
+    """an answer, or an event of a stream, may have so many bytes; a row with a larger one fails"""
     hold_seconds: float = 30.0
     """while it is away or busy, how long a row waits here before it goes back, to another engine if there is one"""
     start_seconds: float = 10.0
@@ -144,6 +148,8 @@ class TritonSettings(Section, frozen=True):
     """shown to clients; 0: unknown"""
     request_seconds: float = 600.0
     """a request that isn't answered is stopped and tried again after so long"""
+    probe_seconds: float = 20.0
+    """when the server doesn't say for so long whether the model is ready, it is away, and what it has is sent again"""
     hold_seconds: float = 30.0
     """while Triton is away or full, how long a row waits here before it goes back, to another engine if there is one"""
     tls: bool = False

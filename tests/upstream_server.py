@@ -1,4 +1,7 @@
-"""An OpenAI-compatible server of which a test decides every byte: HTTP/1.1 over asyncio, with or without TLS."""
+"""An OpenAI-compatible server of which a test decides every byte: HTTP/1.1 over asyncio, with or without TLS.
+
+As a program, `python upstream_server.py`, it answers chats and says its address first: for tests that stop the process.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -46,15 +50,22 @@ def chat_body(text: str = "hi", **more: Any) -> dict[str, Any]:
     return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage} | more
 
 
+HALF = b"{"
+"""the body by which the backend asks whether there is an endpoint"""
+
+
 class Upstream:
-    """The server: `models` answers GET /v1/models, `answer` everything else."""
+    """The server: `models` answers GET /v1/models, `half` who asks whether there is an endpoint, `answer` everything else."""
 
     def __init__(self) -> None:
         self.url = ""
         self.models: Answer = self._models
+        self.half: Answer = self._half
         self.answer: Answer = self._chat
         self.requests: list[Request] = []
-        """all but GET /v1/models"""
+        """what `answer` is asked"""
+        self.halves: list[str] = []
+        """paths of who asks whether they are there"""
         self.probes = 0
         """GET /v1/models"""
         self.gone = asyncio.Event()
@@ -66,6 +77,9 @@ class Upstream:
 
     async def _models(self, request: Request) -> bytes:
         return reply(200, {"object": "list", "data": [{"id": "m", "object": "model", "created": 5, "max_model_len": 4096}]})
+
+    async def _half(self, request: Request) -> bytes:
+        return reply(400, {"error": {"message": "We could not parse the JSON body of your request."}})
 
     async def _chat(self, request: Request) -> bytes:
         return reply(200, chat_body(request.json["messages"][-1]["content"]))
@@ -98,6 +112,9 @@ class Upstream:
                 if request.path == "/v1/models":
                     self.probes += 1
                     answering = asyncio.ensure_future(self.models(request))
+                elif request.body == HALF:
+                    self.halves.append(request.path)
+                    answering = asyncio.ensure_future(self.half(request))
                 else:
                     self.requests.append(request)
                     answering = asyncio.ensure_future(self.answer(request))
@@ -139,3 +156,14 @@ async def upstream(context: ssl.SSLContext | None = None) -> AsyncIterator[Upstr
         yield server
     finally:
         await server.die()
+
+
+async def _main() -> None:
+    async with upstream() as server:
+        sys.stdout.write(f"{server.url}\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

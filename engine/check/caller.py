@@ -61,6 +61,11 @@ class Caller:
             self.times.setdefault(result.sequence_id, now)
         self._news.set()
 
+    @property
+    def over(self) -> bool:
+        """Tell whether the engine's side has ended."""
+        return bool(self._ended)
+
     async def until(self, true: Callable[[], Any], expected: str) -> None:
         """Read until it is true. Raises Broken with what was `expected` when the engine has no more to say."""
         with contextlib.suppress(TimeoutError):

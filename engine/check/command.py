@@ -6,15 +6,21 @@ import asyncio
 
 import msgspec
 
+from engine.check.restarting import by_command
 from engine.check.rule import Outcome
 from engine.check.suite import check
 
 __all__ = ["command"]
 
 
-def command(address: str, model: str, seconds: float, as_json: bool) -> int:
-    """Check and print, a line a rule or one JSON object; the exit status: 1 when a rule is broken."""
-    report = asyncio.run(check(address, model=model, seconds=seconds, tell=(lambda _: None) if as_json else _print))
+def command(address: str, model: str, seconds: float, as_json: bool, restart: str = "") -> int:
+    """Check and print, a line a rule or one JSON object; the exit status: 1 when a rule is broken.
+
+    `restart` is a command of the shell that restarts the engine.
+    """
+    again = by_command(restart) if restart else None
+    tell = (lambda _: None) if as_json else _print
+    report = asyncio.run(check(address, model=model, seconds=seconds, restart=again, tell=tell))
     if as_json:
         print(msgspec.json.encode(report).decode())
     else:

@@ -9,19 +9,21 @@ from typing import Any
 
 import msgspec
 
-from engine.check import answering, crediting, describing, refusing, stopping
+from engine.check import answering, crediting, describing, refusing, restarting, stopping
 from engine.check.rule import Broken, NotSeen, Outcome, Rule, name, title
-from engine.check.target import Target
+from engine.check.target import Restart, Target
 from haywain import errors, openai, rpc
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.engine.v1 import engine_pb2_grpc
 
 __all__ = ["RULES", "SECONDS", "Report", "check"]
 
-RULES: list[Rule] = [*describing.RULES, *crediting.RULES, *answering.RULES, *refusing.RULES, *stopping.RULES]
+RULES: list[Rule] = [
+    *describing.RULES, *crediting.RULES, *answering.RULES, *refusing.RULES, *stopping.RULES, *restarting.RULES,
+]  # fmt: skip
 SECONDS = 60.0
-_RULE_PART, _PATIENCE_PART = 1 / 5, 1 / 8
-"""of the whole time: what one rule may take at most, and what one answer may"""
+_RULE_PART, _PATIENCE_PART, _RESTART_PART = 1 / 5, 1 / 8, 1 / 2
+"""of the whole time: what one rule may take at most, what one answer may, and what a restart may"""
 _CONNECT_SECONDS = 5.0
 
 
@@ -38,12 +40,17 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def check(
-    address: str, *, model: str = "", seconds: float = SECONDS, tell: Callable[[Outcome], None] = lambda _: None
+    address: str,
+    *,
+    model: str = "",
+    seconds: float = SECONDS,
+    restart: Restart | None = None,
+    tell: Callable[[Outcome], None] = lambda _: None,
 ) -> Report:
     """Check the engine at a gRPC target, in about `seconds` at most, an eighth of that for any answer.
 
-    `tell` gets each outcome as it is known. Raises Unavailable when nothing listens there,
-    SettingsError when the engine has no such model.
+    `restart` restarts the engine, once, at the end. `tell` gets each outcome as it is known. Raises Unavailable when nothing
+    listens there, SettingsError when the engine has no such model.
     """
     until = time.monotonic() + seconds
     async with rpc.channel(address) as channel:
@@ -55,6 +62,7 @@ async def check(
         try:
             engine = await describing.described(stub, seconds * _PATIENCE_PART)
             target = _target(channel, stub, engine, model, seconds * _PATIENCE_PART)
+            target.restart = restart
         except Broken as broken:
             first = Outcome(name(RULES[0]), title(RULES[0]), "fail", 0.0, broken.expected, broken.seen)
             rest = [Outcome(name(one), title(one), "fail", 0.0, "a description", "none") for one in RULES[1:]]
@@ -63,7 +71,8 @@ async def check(
             return Report(address, "", "", model, "", False, [first, *rest])
         outcomes = []
         for rule in RULES:
-            outcome = await _follow(rule, target, min(seconds * _RULE_PART, until - time.monotonic()))
+            part = _RESTART_PART if rule in restarting.RULES else _RULE_PART
+            outcome = await _follow(rule, target, min(seconds * part, until - time.monotonic()))
             outcomes.append(outcome)
             tell(outcome)
     passed = all(outcome.outcome != "fail" for outcome in outcomes)
@@ -90,17 +99,15 @@ async def _follow(rule: Rule, target: Target, seconds: float) -> Outcome:
     def ended(outcome: Any, expected: str = "", seen: str = "") -> Outcome:
         return Outcome(name(rule), title(rule), outcome, round(time.monotonic() - began, 3), expected, seen)
 
-    if seconds <= 0:
-        return ended("fail", "an end in time", "no time was left for it")
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(max(0.0, seconds)):
             await rule(target)
     except Broken as broken:
         return ended("fail", broken.expected, broken.seen)
     except NotSeen as reason:
         return ended("skip", seen=str(reason))
     except TimeoutError:
-        return ended("fail", "an end in time", f"none within {seconds:.1f} s")
+        return ended("fail", "an end in time", f"none within {seconds:.1f} s" if seconds > 0 else "no time was left for it")
     except errors.HaywainError as error:
         return ended("fail", "an answer", error.message)
     return ended("pass")

@@ -6,17 +6,19 @@ import contextlib
 import itertools
 import json
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from engine.check.caller import Caller, calling
 from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
 
-__all__ = ["CHAT", "COMPLETIONS", "EMBEDDINGS", "MOST_SEQUENCES", "SHORT_TOKENS", "Target", "piece_text", "text"]
+__all__ = ["CHAT", "COMPLETIONS", "EMBEDDINGS", "MOST_SEQUENCES", "SHORT_TOKENS", "Restart", "Target", "piece_text", "text"]
 
 CHAT, COMPLETIONS, EMBEDDINGS = openai.ENDPOINTS
 MOST_SEQUENCES = 64
 """that a check has at the engine at a time: others work with it, too"""
+Restart = Callable[[], Awaitable[None]]
 _LONG_WORDS = 50
 _LONG_TOKENS = 200
 SHORT_TOKENS = 4
@@ -24,6 +26,9 @@ SHORT_TOKENS = 4
 
 class Target:
     """The engine at the other end of a channel, and the model that the rules ask."""
+
+    restart: Restart | None = None
+    """restarts the engine, where it is known how"""
 
     def __init__(
         self, channel: Any, stub: Any, engine: pb.Engine, model: pb.ModelDescription, endpoint: str, patience: float

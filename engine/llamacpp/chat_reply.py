@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from engine import answers
-from engine.llamacpp.messages import Chance
-from engine.llamacpp.reply import Choice, shown
+from engine.chances import Chance, chat_chances
+from engine.llamacpp.reply import Choice
 from engine.speech import Manner, Part, Speech
 from haywain import openai
 
@@ -91,7 +91,7 @@ class ChatReply:
                 index=index,
                 message=self._message(index, choice),
                 finish_reason=_finish(choice.finish, 0 if self._plain else len(self._parts(choice).calls)),
-                logprobs=_chances(choice.chances) if choice.wants_chances else None,
+                logprobs=chat_chances(choice.chances) if choice.wants_chances else None,
             )
             for index, choice in enumerate(choices)
         ]
@@ -132,7 +132,7 @@ class ChatReply:
         return chunks
 
     def _content(self, index: int, choice: Choice, text: str, chances: Sequence[Chance], *, reasoning: bool = False) -> bytes:
-        logprobs = _chances(chances) if choice.wants_chances else None
+        logprobs = chat_chances(chances) if choice.wants_chances else None
         return self._answer.content_chunk(text, index, reasoning=reasoning, logprobs=logprobs)
 
     def _id(self, index: int, place: int) -> str:
@@ -142,18 +142,3 @@ class ChatReply:
 
 def _finish(finish: str, calls: int) -> str:
     return "tool_calls" if calls and finish == "stop" else finish
-
-
-def _chances(chances: Sequence[Chance]) -> dict[str, Any]:
-    content = [
-        {
-            **_token(chance.piece, chance.logprob),
-            "top_logprobs": [_token(piece, logprob) for piece, logprob in chance.top],
-        }
-        for chance in chances
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _token(piece: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": shown(piece), "logprob": logprob, "bytes": list(piece)}

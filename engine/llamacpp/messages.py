@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from engine.chances import Chance
+
 __all__ = [
     "LENGTH", "Begin", "Cancel", "Chance", "Delta", "Ended", "Figures", "FromDecoder", "Open", "Ready", "Refused", "Sampling",
     "ToDecoder", "frame", "from_decoder", "to_decoder",
@@ -90,16 +92,6 @@ class Refused(msgspec.Struct, array_like=True, tag=True, frozen=True):
     """The model can't be loaded; the decoder exits, and starting it again would not help."""
 
     reason: str
-
-
-class Chance(msgspec.Struct, array_like=True, frozen=True):
-    """How likely a chosen token was, by the model alone: before temperature, penalties, bias and grammar."""
-
-    piece: bytes
-    """what the token adds to the text; for a control token, how it is written"""
-    logprob: float
-    top: list[tuple[bytes, float]]
-    """the likeliest tokens in its place, the best first"""
 
 
 class Delta(msgspec.Struct, array_like=True, tag=True, frozen=True):

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from engine import answers
-from engine.llamacpp.messages import Chance, Ended
+from engine.chances import Chance, shown, text_chances
+from engine.llamacpp.messages import Ended
 from haywain import openai
 
-__all__ = ["Choice", "EmbeddingReply", "Reply", "TextReply", "shown"]
+__all__ = ["Choice", "EmbeddingReply", "Reply", "TextReply"]
 
 
 class Choice:
@@ -79,7 +80,7 @@ class TextReply:
         """Encode more of a choice."""
         told = None
         if choice.wants_chances:
-            told = _text_chances(chances, choice.characters)
+            told = text_chances(chances, choice.characters)
             choice.characters += sum(len(shown(chance.piece)) for chance in chances)
         return [self._answer.chunk(text, index, logprobs=told)]
 
@@ -102,7 +103,7 @@ class TextReply:
                 index=index,
                 text=choice.text,
                 finish_reason=choice.finish,
-                logprobs=_text_chances(choice.chances, len(choice.echo)) if choice.wants_chances else None,
+                logprobs=text_chances(choice.chances, len(choice.echo)) if choice.wants_chances else None,
             )
             for index, choice in enumerate(choices)
         ]
@@ -158,23 +159,3 @@ class EmbeddingReply:
             return base64.b64encode(vector.tobytes()).decode()
         numbers: list[float] = vector.tolist()
         return numbers
-
-
-def _text_chances(chances: Sequence[Chance], start: int) -> dict[str, Any]:
-    """Give the four lists of the older shape; offsets are in characters of the text."""
-    tokens = [shown(chance.piece) for chance in chances]
-    offsets = []
-    for token in tokens:
-        offsets.append(start)
-        start += len(token)
-    return {
-        "tokens": tokens,
-        "token_logprobs": [chance.logprob for chance in chances],
-        "top_logprobs": [{shown(piece): logprob for piece, logprob in reversed(chance.top)} for chance in chances],
-        "text_offset": offsets,
-    }
-
-
-def shown(piece: bytes) -> str:
-    """Write a token's bytes as text."""
-    return piece.decode("utf-8", "replace")

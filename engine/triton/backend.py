@@ -17,9 +17,10 @@ from typing import Final
 
 from engine import answers
 from engine.backend import Emit
+from engine.relay.arrival import arrival
 from engine.triton import contract, probe
 from engine.triton.client import Client
-from engine.triton.contract import Fitted
+from engine.triton.fitted import Fitted, find
 from engine.triton.interface import Interface
 from engine.triton.prepare import Preparer
 from engine.triton.pump import Pump
@@ -31,8 +32,6 @@ from haywain.settings import EngineSettings, TritonSettings
 
 __all__ = ["TritonBackend", "create"]
 
-_START_AGAIN_SECONDS: Final = 0.5
-_SAY_AGAIN_SECONDS: Final = 30.0
 _MAX_SLOTS: Final = 4_096
 _log = log.get()
 
@@ -67,16 +66,7 @@ class TritonBackend:
         """Find the model and its contract; waits while the server, or the model, isn't there. Raises SettingsError."""
         self._emit = emit
         contract.of_settings(self._settings.contract)
-        said = 0.0
-        while True:
-            try:
-                fitted, server = await self._found()
-                break
-            except Unavailable as error:
-                if time.monotonic() >= said:
-                    _log.warning("triton.waiting", url=self._settings.url, reason=error.message)
-                    said = time.monotonic() + _SAY_AGAIN_SECONDS
-                await asyncio.sleep(_START_AGAIN_SECONDS)
+        fitted, server = await arrival(self._found, name="triton", url=self._settings.url)
         self._preparer = Preparer(fitted, self._settings)
         interface = fitted.interface
         self.version = f"triton {server}"
@@ -167,7 +157,7 @@ class TritonBackend:
             return await self._only(client, states), server
         if states[name] != "READY" and not await client.ready(name):
             raise Unavailable(f"the model {name!r} is not loaded ({states[name] or 'never was'})")
-        return contract.find(await self._interface(client, name), self._settings.contract), server
+        return find(await self._interface(client, name), self._settings.contract), server
 
     async def _interface(self, client: Client, name: str) -> Interface:
         try:
@@ -186,7 +176,7 @@ class TritonBackend:
         fits, reasons = [], []
         for name in ready:
             try:
-                fits.append(contract.find(await client.interface(name), self._settings.contract))
+                fits.append(find(await client.interface(name), self._settings.contract))
             except SettingsError as error:
                 reasons.append(error.message)
         if len(fits) > 1:

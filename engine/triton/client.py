@@ -23,7 +23,6 @@ __all__ = ["Client"]
 
 _ERRORS_AS_STATUS: Final = (("triton_grpc_error", "true"),)
 _ASK_SECONDS: Final = 20.0
-"""a server that doesn't say for so long whether it is ready, isn't"""
 
 
 class Client:
@@ -60,7 +59,7 @@ class Client:
     async def ready(self, model: str) -> bool:
         """Ask whether a model takes requests. Raises Unavailable when the server doesn't say."""
         request = service_pb2.ModelReadyRequest(name=model, version=self._settings.version)
-        return bool((await self._call(self._stub.ModelReady, request)).ready)
+        return bool((await self._call(self._stub.ModelReady, request, self._settings.probe_seconds)).ready)
 
     async def server(self) -> str:
         """Tell the server's version. Raises Unavailable."""
@@ -108,9 +107,9 @@ class Client:
         connected = self._channel.get_state() is grpc.ChannelConnectivity.READY
         return failure(code, details, connected=connected)
 
-    async def _call(self, method: Any, request: Any) -> Any:
+    async def _call(self, method: Any, request: Any, seconds: float = _ASK_SECONDS) -> Any:
         try:
-            return await method(request, timeout=_ASK_SECONDS)
+            return await method(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             raise Unavailable(f"{error.code().name}: {error.details()}") from None
 

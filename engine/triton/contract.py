@@ -1,7 +1,7 @@
 """Contracts: which of a model's tensors carries what. Found from the model's tensors, or written in the settings; never by a name.
 
 A contract is data. Where releases differ in a tensor's name, all names are listed and the one that is there is taken; its type and
-shape are the model's. A field of a request for which the model has no tensor is not honoured.
+shape are the model's (engine/triton/fitted.py). A field of a request for which the model has no tensor is not honoured.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.triton.interface import Interface, Tensor
-from engine.triton.tensors import DATATYPES, encode
 from haywain.errors import SettingsError
 from haywain.settings import TritonContractSettings
 
-__all__ = ["CONTRACTS", "Contract", "Fitted", "find", "of_settings"]
+__all__ = ["CONTRACTS", "Contract", "Names", "of_settings"]
 
 Names = tuple[str, ...]
 
@@ -37,6 +35,14 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     """an input that carries many fields as JSON"""
     members: Mapping[str, str] = {}
     """fields in that JSON, by the field of a request"""
+    guided: tuple[str, str] = ("", "")
+    """an input by which a release is known that can guide decoding, and the member of that JSON for it, JSON in a text"""
+    guide: Names = ()
+    """or two inputs: the kind of guide (`json`, `json_schema`), and the schema"""
+    ask_logprobs: Names = ()
+    """an input that asks for log-probabilities"""
+    logprobs: Names = ()
+    """their output: for each token a JSON object of candidates, the chosen one first"""
     stream: Names = ()
     constants: Mapping[str, Any] = {}
     """inputs that always have the same value; left out where the model has no such tensor"""
@@ -82,6 +88,9 @@ CONTRACTS: Final = (
             "frequency_penalty": "frequency_penalty",
             "repeat_penalty": "repetition_penalty",
         },
+        guided=("embedding_request", "guided_decoding"),
+        ask_logprobs=("return_logprobs",),
+        logprobs=("logprobs",),
         stream=("stream",),
         constants={
             "exclude_input_in_output": True,
@@ -123,6 +132,7 @@ CONTRACTS: Final = (
         text=("text_output",),
         marks=("max_tokens",),
         fields={"max_tokens": ("max_tokens",), **_TRT_SAMPLING},
+        guide=("guided_decoding_guide_type", "guided_decoding_guide"),
         stream=("stream", "streaming"),
         constants={"exclude_input_in_output": True, "return_num_input_tokens": True, "return_num_output_tokens": True},
         fillers={"bad_words": "", "stop_words": "", "beam_width": 1},
@@ -137,59 +147,6 @@ CONTRACTS: Final = (
     ),
 )
 """the ones that are found by themselves, in this order"""
-
-
-class Fitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A contract with a model's own tensors."""
-
-    name: str
-    interface: Interface
-    prompt: Tensor
-    text: Tensor | None
-    embedding: Tensor | None
-    fields: Mapping[str, Tensor]
-    parameters: Tensor | None
-    members: Mapping[str, str]
-    stream: Tensor | None
-    constants: Mapping[str, tuple[Tensor, bytes]]
-    finish_reason: Tensor | None
-    input_tokens: Tensor | None
-    output_tokens: Tensor | None
-    greedy_top_k: bool
-
-    @property
-    def honoured(self) -> frozenset[str]:
-        """Fields of a request that a tensor carries."""
-        return frozenset(self.fields) | frozenset(self.members if self.parameters is not None else ())
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether each response holds the whole text so far; a setting of TensorRT-LLM's models."""
-        return self.interface.parameters.get("accumulate_tokens", "").lower() == "true"
-
-
-class _MisfitError(Exception):
-    """Why a model isn't of a contract."""
-
-
-def find(interface: Interface, settings: TritonContractSettings) -> Fitted:
-    """Find the contract of a model. Raises SettingsError that says which tensors it has and what was expected."""
-    written = of_settings(settings)
-    where = f"Triton's model {interface.model!r}"
-    if written is not None:
-        try:
-            return _fit(interface, written)
-        except _MisfitError as error:
-            raise SettingsError(f"{where} doesn't fit engine.triton.contract: {error}; it has {interface}") from None
-    reasons = []
-    for contract in CONTRACTS:
-        try:
-            return _fit(interface, contract)
-        except _MisfitError as error:
-            reasons.append(f"{contract.name}: {error}")
-    raise SettingsError(
-        f"{where} fits no contract ({'; '.join(reasons)}); it has {interface}; name its tensors in engine.triton.contract"
-    )
 
 
 def of_settings(settings: TritonContractSettings) -> Contract | None:
@@ -224,77 +181,3 @@ def of_settings(settings: TritonContractSettings) -> Contract | None:
         output_tokens=names("output_tokens"),
         greedy_top_k=not settings.temperature and bool(settings.top_k),
     )
-
-
-def _fit(interface: Interface, contract: Contract) -> Fitted:
-    inputs, outputs = interface.inputs, interface.outputs
-    missing = [" or ".join(contract.prompt)] if _first(inputs, contract.prompt) is None else []
-    missing += [name for name in contract.marks if name not in inputs]
-    if missing:
-        raise _MisfitError(f"no input {', '.join(missing)}")
-    absent = [names for names in (contract.text, contract.embedding) if names and _first(outputs, names) is None]
-    if contract.name == "settings":
-        told = (contract.finish_reason, contract.input_tokens, contract.output_tokens)
-        absent += [names for names in told if names and _first(outputs, names) is None]
-    if absent:
-        raise _MisfitError(f"no output {' or '.join(absent[0])}")
-    prompt = _first(inputs, contract.prompt)
-    text = _first(outputs, contract.text)
-    for tensor in (prompt, text):
-        if tensor is not None and tensor.datatype != "BYTES":
-            raise _MisfitError(f"{tensor.name} is {tensor.datatype}, not BYTES")
-    fields = {field: tensor for field, names in contract.fields.items() if (tensor := _first(inputs, names)) is not None}
-    fitted = Fitted(
-        name=contract.name,
-        interface=interface,
-        prompt=inputs[next(name for name in contract.prompt if name in inputs)],
-        text=text,
-        embedding=_first(outputs, contract.embedding),
-        fields=fields,
-        parameters=_first(inputs, contract.parameters),
-        members=contract.members,
-        stream=_first(inputs, contract.stream) if interface.decoupled else None,
-        constants=_constants(interface, contract, {tensor.name for tensor in fields.values()}),
-        finish_reason=_first(outputs, contract.finish_reason),
-        input_tokens=_first(outputs, contract.input_tokens),
-        output_tokens=_first(outputs, contract.output_tokens),
-        greedy_top_k=contract.greedy_top_k,
-    )
-    _check(fitted)
-    return fitted
-
-
-def _constants(interface: Interface, contract: Contract, carried: set[str]) -> dict[str, tuple[Tensor, bytes]]:
-    """Encode what every request holds; a tensor that a field carries may still need a filler when the field isn't given."""
-    constants = {}
-    for name, value in (*contract.fillers.items(), *contract.constants.items()):
-        tensor = interface.inputs.get(name)
-        if tensor is None or (name in contract.fillers and not tensor.required):
-            continue
-        try:
-            constants[name] = tensor, encode(tensor.datatype, [value])
-        except ValueError as error:
-            raise _MisfitError(f"{name}: {error}") from None
-    stream = _first(interface.inputs, contract.stream)
-    if stream is not None and stream.name not in carried:
-        constants[stream.name] = stream, encode(stream.datatype, [False])
-    return constants
-
-
-def _check(fitted: Fitted) -> None:
-    """Check that every request will have what the model wants, in types that can be made."""
-    always = {fitted.prompt.name, *fitted.constants}
-    for tensor in (fitted.fields.get("max_tokens"), fitted.parameters):
-        if tensor is not None:
-            always.add(tensor.name)
-    wanted = [tensor for tensor in fitted.interface.inputs.values() if tensor.required and tensor.name not in always]
-    if wanted:
-        raise _MisfitError(f"no value for the required input {', '.join(map(str, wanted))}")
-    used = [*fitted.fields.values(), fitted.prompt, fitted.text, fitted.embedding, fitted.input_tokens, fitted.output_tokens]
-    strange = [tensor for tensor in used if tensor is not None and tensor.datatype not in DATATYPES]
-    if strange:
-        raise _MisfitError(f"tensors of this type can't be used: {strange[0]}")
-
-
-def _first(tensors: Mapping[str, Tensor], names: Names) -> Tensor | None:
-    return next((tensors[name] for name in names if name in tensors), None)

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 from engine import invalid
 from engine.chat import ChatRequest, parse_chat
 from engine.completion import CompletionRequest, EmbeddingRequest, Input, parse_completion, parse_embedding
-from engine.triton.contract import Fitted
+from engine.triton.fitted import Fitted
 from engine.triton.interface import Tensor
 from engine.triton.template import TextTemplate
 from engine.triton.tensors import encode, largest
@@ -43,6 +43,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """0: the model has no tensor for it"""
     seed: int | None = None
     """the one that was sent; None where nothing is drawn"""
+    chances: int = -1
+    """how many of the likeliest tokens are told beside the chosen one; -1: no log-probabilities"""
 
 
 class Preparer:
@@ -90,14 +92,26 @@ class Preparer:
         stream = sequence.stream and self._fitted.stream is not None
         if sequence.endpoint == CHAT and self._template is not None:
             chat = parse_chat(body, self._chat_fields)
-            return self._generating(chat, [self._template.render(chat)], chat.max_output or self._settings.max_tokens, stream)
+            values = {"max_tokens": chat.max_output or self._settings.max_tokens}
+            if chat.logprobs:
+                values["logprobs"] = chat.top_logprobs or 0
+            return self._generating(chat, [self._template.render(chat)], values, stream)
         completion = parse_completion(body, self._completion_fields)
         prompts = [_text(given, "prompt") for given in completion.prompts]
-        return self._generating(completion, prompts, completion.max_tokens or _COMPLETION_TOKENS, stream)
+        values = {"max_tokens": completion.max_tokens or _COMPLETION_TOKENS}
+        if completion.logprobs is not None:
+            values["logprobs"] = completion.logprobs
+            if completion.echo:
+                raise invalid.invalid_value("echo", "it is not possible with 'logprobs', which are of generated tokens only")
+        return self._generating(completion, prompts, values, stream)
 
-    def _generating(self, request: ChatRequest | CompletionRequest, prompts: list[str], max_tokens: int, stream: bool) -> Prepared:
+    def _generating(
+        self, request: ChatRequest | CompletionRequest, prompts: list[str], values: dict[str, Any], stream: bool
+    ) -> Prepared:
+        """Make the asks; `values` has what the endpoint's own fields say."""
         honoured = self._fitted.honoured
-        values = self._values(request, max_tokens)
+        max_tokens, chances = values["max_tokens"], values.get("logprobs", -1)
+        values |= self._values(request)
         seed: int | None = None
         if request.temperature and "seed" in honoured:
             given = int.from_bytes(os.urandom(4)) if request.seed is None else request.seed
@@ -115,11 +129,12 @@ class Preparer:
             stops=request.stops,
             max_tokens=max_tokens if "max_tokens" in honoured else 0,
             seed=seed,
+            chances=chances,
         )
 
-    def _values(self, request: ChatRequest | CompletionRequest, max_tokens: int) -> dict[str, Any]:
+    def _values(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         """Give the values by field; as everywhere in Haywain, no temperature means the most likely token."""
-        values: dict[str, Any] = {"max_tokens": max_tokens}
+        values: dict[str, Any] = {}
         if request.temperature:
             values |= {"temperature": request.temperature, "top_p": request.top_p, "min_p": request.min_p}
             if self._fitted.greedy_top_k:  # these models' own defaults are greedy
@@ -133,6 +148,7 @@ class Preparer:
             "presence_penalty": request.presence_penalty,
             "frequency_penalty": request.frequency_penalty,
             "repeat_penalty": request.repeat_penalty,
+            "response_format": _guide(request),
         }
         return {field: value for field, value in values.items() if value is not None}
 
@@ -142,8 +158,14 @@ class Preparer:
         ask.CopyFrom(self._bases[stream])
         _put(ask, fitted.prompt, [prompt], "prompt")
         if fitted.parameters is not None:
-            members = {fitted.members[field]: value for field, value in values.items() if field in fitted.members}
-            _put(ask, fitted.parameters, [msgspec.json.encode(members).decode()], "")
+            _put(ask, fitted.parameters, [msgspec.json.encode(self._members(values)).decode()], "")
+        if fitted.logprobs is not None and "logprobs" in values:
+            _put(ask, fitted.logprobs[0], [True], "logprobs")
+        if fitted.guide is not None and "response_format" in values:
+            kind, schema = values["response_format"]
+            _put(ask, fitted.guide[0], [kind], "response_format")
+            if schema is not None:
+                _put(ask, fitted.guide[1], [msgspec.json.encode(schema).decode()], "response_format")
         filled = set()
         for field, tensor in fitted.fields.items():
             if field in values:
@@ -156,6 +178,17 @@ class Preparer:
             if tensor.name not in filled:
                 _add(ask, tensor, 1, data)
         return ask
+
+    def _members(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Give what goes as JSON."""
+        fitted = self._fitted
+        members = {fitted.members[field]: value for field, value in values.items() if field in fitted.members}
+        if fitted.guided and "response_format" in values:
+            _, schema = values["response_format"]
+            members[fitted.guided] = msgspec.json.encode({"json_object": True} if schema is None else {"json": schema}).decode()
+        if fitted.logprobs is not None and "logprobs" in values:
+            members["logprobs"] = values["logprobs"]
+        return members
 
     def _base(self, *, stream: bool) -> service_pb2.ModelInferRequest:
         """Make what all requests have in common."""
@@ -180,6 +213,16 @@ def _put(ask: service_pb2.ModelInferRequest, tensor: Tensor, values: list[Any], 
 def _add(ask: service_pb2.ModelInferRequest, tensor: Tensor, count: int, data: bytes) -> None:
     ask.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape(count))
     ask.raw_input_contents.append(data)
+
+
+def _guide(request: ChatRequest | CompletionRequest) -> tuple[str, dict[str, Any] | None] | None:
+    """Give what guides decoding, by TensorRT-LLM's names, and its schema."""
+    wanted = request.response_format
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object" or wanted.json_schema is None:
+        return "json", None
+    return "json_schema", wanted.json_schema.schema
 
 
 def _text(given: Input, field: str) -> str:

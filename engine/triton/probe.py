@@ -7,6 +7,7 @@ import re
 import ssl
 from typing import Final
 
+from engine.relay.wire import speaks_tls
 from haywain.errors import SettingsError, Unavailable
 from haywain.settings import TritonSettings
 
@@ -37,7 +38,7 @@ async def check(settings: TritonSettings) -> None:
             raise SettingsError(f"{where} speaks HTTP, not gRPC: Triton's gRPC is at another port, 8001 by default")
         if first is None:
             raise Unavailable(f"{where} doesn't answer")
-        if not settings.tls and (first[:1] == b"\x15" or (not first and await _speaks_tls(host, port))):
+        if not settings.tls and (first[:1] == b"\x15" or (not first and await speaks_tls(host, port))):
             raise SettingsError(f"{where} speaks TLS; set engine.triton.tls=true")
     except ssl.SSLCertVerificationError as error:
         raise SettingsError(f"{where}: the server's certificate isn't trusted: {error.verify_message}") from None
@@ -75,18 +76,6 @@ async def _speaks_http(host: str, port: int, settings: TritonSettings) -> bool:
     """Ask in HTTP/1: some of its servers say nothing to HTTP/2."""
     answer = await _answer(host, port, b"GET /v2 HTTP/1.1\r\nHost: triton\r\n\r\n", _context(settings) if settings.tls else None)
     return (answer or b"").startswith(b"HTTP/1")
-
-
-async def _speaks_tls(host: str, port: int) -> bool:
-    """Try a handshake, whoever the server is."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    try:
-        return bool(await _answer(host, port, _PREFACE, context))
-    except (ssl.SSLError, OSError):
-        return False
 
 
 def _context(settings: TritonSettings) -> ssl.SSLContext:

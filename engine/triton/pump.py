@@ -18,20 +18,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
+from engine.relay.holding import hold
+from engine.relay.presence import Presence
+from engine.relay.width import Width
 from engine.triton.client import Client
-from engine.triton.contract import Fitted
 from engine.triton.failures import Failure
+from engine.triton.fitted import Fitted
 from engine.triton.run import Reader, Run
 from haywain import log
 
 __all__ = ["Pump"]
 
-_CALL_HOLD_SECONDS: Final = 2.0
-"""someone waits for a synchronous request: better told soon"""
 _PAUSE_SECONDS: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 1.0
-_ASK_AGAIN_SECONDS: Final = 0.25
-_LOOK_SECONDS: Final = 2.0
+_GIVE_BACK_SECONDS: Final = 0.25
 _TRIES: Final = 5
 _LOSSES: Final = 3
 _log = log.get()
@@ -44,28 +44,24 @@ class Pump:
         """At most `slots` at a time."""
         self._client = client
         self._fitted = fitted
-        self._slots = slots
         self._request_seconds = request_seconds
         self._hold_seconds = hold_seconds
-        self._width = float(slots)
-        self._narrowed = 0.0
+        self._width = Width(slots, slots)
+        self._presence = Presence("triton", returns=self._returned, model=fitted.interface.model)
         self._pause = 0.0
         self._not_before = 0.0
-        self._reason = ""
-        """why nothing is sent; empty: it is"""
         self._waiting: tuple[deque[Run], deque[Run]] = (deque(), deque())
         self._suspects: deque[Run] = deque()
         self._alone = False
         self._proven = True
         """whether the model has answered since it was last found dead"""
-        self._told = False
         self._sent: dict[Run, asyncio.Task[None]] = {}
         self._alarm: asyncio.TimerHandle | None = None
 
     @property
     def width(self) -> int:
         """How many may be in Triton at the same time now."""
-        return max(1, int(self._width)) if self._proven else 1
+        return self._width.limit if self._proven else 1
 
     def submit(self, runs: Iterable[Run]) -> None:
         """Take runs; their owners hear of each."""
@@ -95,21 +91,29 @@ class Pump:
 
     async def watch(self, same: Callable[[], Awaitable[None]]) -> None:
         """Look after the model, until cancelled. `same` looks whether it is the one it was; what that raises is raised."""
-        while True:
-            await asyncio.sleep(_ASK_AGAIN_SECONDS if self._reason else _LOOK_SECONDS)
-            self._give_back()
+
+        async def look() -> str:
             reason = await self._look()
             self._proven = self._proven or bool(reason)  # what comes back will be another process
-            if reason and not self._reason:
-                self._away(reason)
-            if reason:
-                continue
-            await same()
-            if self._reason:
-                self._reason = ""
-                if self._proven:
-                    self._back()
-                self._send()
+            if not reason:
+                await same()
+            return reason
+
+        # Side by side: a server that is frozen lets `look` wait.
+        both = [asyncio.create_task(self._presence.watch(look)), asyncio.create_task(self._give_back_late())]
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for ended in done:
+                ended.result()
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    def _returned(self) -> None:
+        if self._proven:
+            self._presence.answered()
+        self._send()
 
     async def _look(self) -> str:
         """Tell why the model can't be used; empty when it can."""
@@ -125,7 +129,7 @@ class Pump:
 
     def _send(self) -> None:
         """Send what may be sent now."""
-        if self._reason or self._alone:
+        if self._presence.reason or self._alone:
             return
         wait = self._not_before - time.monotonic()
         if wait > 0 and self._sent:
@@ -159,6 +163,7 @@ class Pump:
 
     async def _run(self, run: Run) -> None:
         run.began = time.monotonic()
+        run.epoch = self._width.epoch
         try:
             await self._exchange(run)
         except Failure as failure:
@@ -169,8 +174,8 @@ class Pump:
         else:
             self._pause = 0.0
             self._proven = True
-            self._back()
-            self._width = min(float(self._slots), self._width + 1.0 / self._width)
+            self._presence.answered()
+            self._width.answered(full=len(self._sent) >= self.width or any(self._waiting))
 
     async def _exchange(self, run: Run) -> None:
         reader = Reader(self._fitted, run)
@@ -207,10 +212,10 @@ class Pump:
             if failure.kind == "busy":
                 self._busy(run)
             elif failure.kind == "away":
-                self._away(failure.reason)
+                self._presence.gone(failure.reason)
             self._waiting[not run.interactive].appendleft(run)
         if failure.kind in {"lost", "dead"}:
-            self._away(failure.reason)
+            self._presence.gone(failure.reason)
             self._break(failure.reason)
             self._proven = failure.kind == "lost" and self._proven
 
@@ -228,23 +233,10 @@ class Pump:
         """Send fewer at a time: once for all that were refused together."""
         now = time.monotonic()
         self._hold(run, now)
-        if run.began < self._narrowed:
+        if not self._width.busy(run.epoch, min(self._width.limit, len(self._sent)) / 2):
             return
-        self._narrowed = now
-        self._width = max(1.0, min(self._width, len(self._sent)) / 2)
         self._pause = min(_PAUSE_SECONDS_MAX, 2 * self._pause or _PAUSE_SECONDS)
         self._not_before = now + self._pause
-
-    def _away(self, reason: str) -> None:
-        self._reason = self._reason or reason or "away"
-        if not self._told:
-            self._told = True
-            _log.warning("triton.away", model=self._fitted.interface.model, reason=reason[:300])
-
-    def _back(self) -> None:
-        if self._told:
-            self._told = False
-            _log.info("triton.back", model=self._fitted.interface.model)
 
     def _break(self, reason: str) -> None:
         """Stop what is in Triton, and send it again: of a model whose process died nobody else would tell.
@@ -260,8 +252,12 @@ class Pump:
                 self._lost(run, reason)
 
     def _hold(self, run: Run, now: float) -> None:
-        hold = min(self._hold_seconds, _CALL_HOLD_SECONDS) if run.interactive else self._hold_seconds
-        run.given_up = run.given_up or now + hold
+        run.given_up = run.given_up or now + hold(self._hold_seconds, interactive=run.interactive)
+
+    async def _give_back_late(self) -> None:
+        while True:
+            await asyncio.sleep(_GIVE_BACK_SECONDS)
+            self._give_back()
 
     def _give_back(self) -> None:
         """Give up what has waited too long."""
@@ -269,7 +265,7 @@ class Pump:
         for queue in (*self._waiting, self._suspects):
             late = []
             for run in queue:
-                if self._reason:
+                if self._presence.reason:
                     self._hold(run, now)
                 if run.given_up and run.given_up <= now:
                     late.append(run)
@@ -277,4 +273,4 @@ class Pump:
                 if run not in queue:
                     continue  # went with another run of its row
                 queue.remove(run)
-                run.owner.failed(run, Failure("away", self._reason or "its queue is full"))
+                run.owner.failed(run, Failure("away", self._presence.reason or "its queue is full"))

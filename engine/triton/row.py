@@ -10,12 +10,13 @@ from collections.abc import Callable
 from engine import answers
 from engine.backend import Emit
 from engine.completion import EmbeddingRequest
+from engine.relay.holding import gone_back
+from engine.triton.chances import Chances
 from engine.triton.failures import Failure
 from engine.triton.prepare import CHAT, EMBEDDINGS, Prepared
 from engine.triton.run import End, Run
 from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
-from haywain.errors import HaywainError, Unavailable
 
 __all__ = ["Row"]
 
@@ -46,6 +47,7 @@ class Row:
             run.max_tokens = prepared.max_tokens
             run.interactive = sequence.lane == pb.LANE_INTERACTIVE
             run.deadline = deadline
+            run.chances = Chances(prepared.chances) if prepared.chances >= 0 else None
         self._echo = bool(getattr(prepared.request, "echo", False))
 
     @property
@@ -67,8 +69,9 @@ class Row:
             return
         self._texts[run.index].append(text)
         if self._stream:
+            told = run.chances.of(text, chat=self._endpoint == CHAT) if run.chances is not None else None
             chunk = self._chat.content_chunk if self._endpoint == CHAT else self._text.chunk
-            self._emit.delta(self.sequence_id, chunk(text, run.index))
+            self._emit.delta(self.sequence_id, chunk(text, run.index, logprobs=told))
 
     def ended(self, run: Run, end: End) -> None:
         """Take the end of a run."""
@@ -89,11 +92,9 @@ class Row:
             self.end(answers.row_timeout(self.sequence_id, time.monotonic() - self._arrived))
             return
         if failure.kind == "away":
-            message = f"Triton is away: {failure.reason}"
-            error: HaywainError = Unavailable(message, code="engine_unavailable", retry_after=1)
+            self.end(gone_back(self.sequence_id, "Triton", failure.reason))
         else:
-            error = failure.error
-        self.end(answers.error_result(self.sequence_id, error, retryable=failure.kind != "refused"))
+            self.end(answers.error_result(self.sequence_id, failure.error, retryable=failure.kind != "refused"))
 
     def cancel(self) -> None:
         """End it; whoever calls stops the runs."""
@@ -124,15 +125,19 @@ class Row:
         if self._endpoint == EMBEDDINGS:
             return self._vectors(ends, usage)
         texts = ["".join(pieces) for pieces in self._texts]
+        told = [
+            run.chances.whole(text, chat=self._endpoint == CHAT) if run.chances is not None else None
+            for run, text in zip(self.runs, texts, strict=True)
+        ]
         if self._endpoint == CHAT:
             chosen = [
-                openai.ChatChoice(index=index, message=openai.ChatMessage(content=text), finish_reason=end.finish)
-                for index, (text, end) in enumerate(zip(texts, ends, strict=True))
+                openai.ChatChoice(index=at, message=openai.ChatMessage(content=text), finish_reason=end.finish, logprobs=told[at])
+                for at, (text, end) in enumerate(zip(texts, ends, strict=True))
             ]
             return self._chat.whole(chosen, usage)
         echoes = [run.prompt if self._echo else "" for run in self.runs]
         made = [
-            openai.TextChoice(index=index, text=echo + text, finish_reason=end.finish)
+            openai.TextChoice(index=index, text=echo + text, finish_reason=end.finish, logprobs=told[index])
             for index, (echo, text, end) in enumerate(zip(echoes, texts, ends, strict=True))
         ]
         return self._text.whole(made, usage)

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import msgspec
 from tritonclient.grpc import service_pb2
 
-from engine.triton.contract import Fitted
+from engine.triton.chances import Chances
 from engine.triton.failures import Failure
+from engine.triton.fitted import Fitted
 from engine.triton.interface import Tensor
 from engine.triton.tensors import decode
 from engine.triton.text import Text
@@ -51,8 +52,8 @@ class Run:
     """One request to Triton."""
 
     __slots__ = (
-        "ask", "began", "deadline", "given_up", "index", "interactive", "losses", "max_tokens", "owner", "prompt", "said", "stops",
-        "tries",
+        "ask", "began", "chances", "deadline", "epoch", "given_up", "index", "interactive", "losses", "max_tokens", "owner",
+        "prompt", "said", "stops", "tries",
     )  # fmt: skip
 
     def __init__(self, owner: RunOwner, index: int, ask: service_pb2.ModelInferRequest, prompt: str) -> None:
@@ -66,6 +67,8 @@ class Run:
         self.interactive = False
         self.deadline = 0.0
         """by the monotonic clock; 0: none"""
+        self.chances: Chances | None = None
+        """None: no log-probabilities are wanted"""
         self.said = False
         """whether its owner was given text: then it can't be sent again"""
         self.losses = 0
@@ -73,6 +76,8 @@ class Run:
         self.given_up = 0.0
         """until when it waits while Triton is away; 0: it doesn't wait yet"""
         self.began = 0.0
+        self.epoch = 0
+        """of the pump's width, when it was sent"""
 
 
 class Reader:
@@ -88,6 +93,8 @@ class Reader:
         self._output_tokens = 0
         self._bytes = 0
         self._vector: list[float] = []
+        if run.chances is not None:
+            run.chances.forget()
 
     def read(self, response: service_pb2.ModelInferResponse) -> str:
         """Take a response; the text that it adds. Raises Failure when it isn't what the model promised."""
@@ -104,6 +111,8 @@ class Reader:
             texts, finishes = values(fitted.text), values(fitted.finish_reason)
             inputs, outputs = values(fitted.input_tokens), values(fitted.output_tokens)
             self._vector += map(float, values(fitted.embedding))
+            if self._run.chances is not None and fitted.logprobs is not None:
+                self._run.chances.add(b"".join(values(fitted.logprobs[1])[:1]))
         except ValueError as error:
             raise Failure("failed", f"a response can't be read: {error}") from None
         self._input_tokens = int(inputs[0]) if inputs else self._input_tokens

@@ -1,9 +1,6 @@
-"""How many requests the upstream gets at a time: found by trying (AIMD), never above a maximum.
+"""Places at the upstream, as many as engine/relay/width.py finds, and who waits for one: by lane.
 
-    an answer comes while all places are taken   → one place more, once `limit` answers came     (additive increase)
-    the upstream says that it is busy, or is slow → 0.7 of the places, once for all that were out (multiplicative decrease)
-
-Who waits for a place waits by lane. Times are none here: only counts.
+An upstream that says that it is busy, or is slow, keeps 0.7 of its places.
 """
 
 from __future__ import annotations
@@ -14,6 +11,8 @@ import heapq
 import itertools
 from collections.abc import AsyncIterator
 from typing import Final
+
+from engine.relay.width import Width
 
 __all__ = ["Concurrency"]
 
@@ -26,14 +25,16 @@ class Concurrency:
 
     def __init__(self, most: int) -> None:
         """At most `most` places, at least one; begins with a few."""
-        self._most = most
-        self.limit = min(most, _START)
+        self._width = Width(most, min(most, _START))
         self.out = 0
         """places taken"""
-        self._answers = 0  # since the last place was added
-        self._epoch = 0  # one more for each decrease
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
+
+    @property
+    def limit(self) -> int:
+        """How many places there are now."""
+        return self._width.limit
 
     @contextlib.asynccontextmanager
     async def place(self, lane: int) -> AsyncIterator[int]:
@@ -51,25 +52,18 @@ class Concurrency:
         else:
             self.out += 1
         try:
-            yield self._epoch
+            yield self._width.epoch
         finally:
             self._leave()
 
     def answered(self) -> None:
         """Note a good answer."""
-        if self.limit < self._most and (self.out >= self.limit or self._waiting):
-            self._answers += 1
-            if self._answers >= self.limit:
-                self._answers = 0
-                self.limit += 1
-                self._grant()
+        if self._width.answered(full=self.out >= self.limit or bool(self._waiting)):
+            self._grant()
 
     def busy(self, epoch: int) -> None:
         """Note that a request which got its place in `epoch` was one too many; of those that were out together, one counts."""
-        if epoch == self._epoch:
-            self._epoch += 1
-            self._answers = 0
-            self.limit = max(1, int(self.limit * _FEWER))
+        self._width.busy(epoch, self.limit * _FEWER)
 
     def _leave(self) -> None:
         self.out -= 1

@@ -6,15 +6,19 @@ import ssl
 from pathlib import Path
 from typing import Any, Final
 
+import h2  # noqa: F401 - httpx misses it only when it connects
 import httpx
 import msgspec
 
-from haywain.errors import SettingsError, Unavailable
+from engine.relay.wire import speaks_tls
+from engine.upstream import reading
+from haywain.errors import HaywainError, SettingsError, Unavailable
 from haywain.settings import UpstreamSettings, masked
 
-__all__ = ["Model", "client", "models"]
+__all__ = ["Model", "client", "models", "silence"]
 
 _CONNECT_SECONDS: Final = 10.0
+_LIST_BYTES: Final = 16 * 2**20
 
 
 class _Meta(msgspec.Struct):
@@ -42,7 +46,7 @@ class _Models(msgspec.Struct):
 
 
 def client(settings: UpstreamSettings) -> httpx.AsyncClient:
-    """Make the client: HTTP/2 where the upstream offers it, `slots` connections at most, proxies by the environment.
+    """Make the client: HTTP/2 where the upstream offers it, a connection for each slot at most, proxies by the environment.
 
     Raises SettingsError when address, key or certificate can't be used.
     """
@@ -60,7 +64,8 @@ def client(settings: UpstreamSettings) -> httpx.AsyncClient:
         http2=address.scheme == "https",
         verify=_trusted(settings.ca_file),
         timeout=httpx.Timeout(settings.timeout_seconds, connect=_CONNECT_SECONDS, pool=None),
-        limits=httpx.Limits(max_connections=settings.slots, max_keepalive_connections=settings.slots),
+        # One more than rows use: a look must not wait for them.
+        limits=httpx.Limits(max_connections=settings.slots + 1, max_keepalive_connections=settings.slots + 1),
     )
 
 
@@ -92,23 +97,50 @@ async def models(http: httpx.AsyncClient, settings: UpstreamSettings) -> list[Mo
     """
     where = f"engine.upstream.url {masked(settings.url)}"  # rows are told, too
     try:
-        response = await http.get("models", timeout=_CONNECT_SECONDS)
-    except httpx.ConnectError as error:
-        if isinstance(_cause(error), ssl.SSLError):
-            raise SettingsError(f"{where}: TLS failed: {error}") from error
-        raise Unavailable(f"{where}: {error or type(error).__name__}") from error
-    except httpx.RemoteProtocolError as error:
-        raise Unavailable(f"{where}: {error} (is it https?)") from error
+        async with http.stream("GET", "models", timeout=_CONNECT_SECONDS) as response:
+            _check_status(response, where, settings)
+            content = await reading.whole(response, _LIST_BYTES)
+    except reading.TooLargeError:
+        raise SettingsError(f"{where}: {response.url.path} answered more than {_LIST_BYTES >> 20} MiB") from None
     except httpx.TransportError as error:
-        raise Unavailable(f"{where}: {str(error) or type(error).__name__}") from error
-    _check_status(response, where, settings)
+        raise await _no_answer(error, http.base_url, where) from error
+    except httpx.DecodingError as error:
+        raise SettingsError(f"{where}: {response.url.path} can't be read: {error}") from error
     try:
-        listed = msgspec.json.decode(response.content, type=_Models).data
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        listed = msgspec.json.decode(content, type=_Models).data
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         kind = response.headers.get("content-type", "no content type")
-        path = response.url.path
-        raise SettingsError(f"{where}: {path} answered {kind}, expected a list of models as JSON ({error})") from error
+        came = f"{kind} ({len(content)} bytes)"
+        raise SettingsError(f"{where}: {response.url.path} answered {came}, expected a list of models as JSON ({error})") from error
     return _wanted(listed, settings, where)
+
+
+async def _no_answer(error: httpx.TransportError, address: httpx.URL, where: str) -> HaywainError:
+    """Say why there was none: what waiting can't cure is a SettingsError."""
+    cause = _cause(error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return SettingsError(
+            f"{where}: TLS failed, its certificate isn't trusted: {error}; engine.upstream.ca_file names whom to trust"
+        )
+    if isinstance(cause, ssl.SSLError):
+        return SettingsError(f"{where}: TLS failed: {error}; write http:// if it speaks none")
+    broken = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
+    if broken and address.scheme == "http" and await speaks_tls(address.host, address.port or 80):
+        return SettingsError(f"{where} speaks TLS; write https://")
+    if isinstance(error, httpx.TimeoutException):
+        return Unavailable(f"{where} doesn't answer within {_CONNECT_SECONDS:g} s")
+    return Unavailable(f"{where}: {str(error) or type(error).__name__}")
+
+
+async def silence(http: httpx.AsyncClient, seconds: float) -> str:
+    """Tell why nothing comes; an empty text when anything does, whatever it is."""
+    try:
+        async with http.stream("GET", "models", timeout=seconds):
+            return ""
+    except httpx.TimeoutException:
+        return f"it has said nothing for {seconds:g} s, nor when it was asked for its models"
+    except httpx.TransportError as error:
+        return str(error) or type(error).__name__
 
 
 def _check_status(response: httpx.Response, where: str, settings: UpstreamSettings) -> None:
@@ -118,6 +150,10 @@ def _check_status(response: httpx.Response, where: str, settings: UpstreamSettin
         raise SettingsError(f"{where} answered {status}: {key}")
     if status == 429 or status >= 500:
         raise Unavailable(f"{where} answered {status} to {response.url.path}")
+    if 300 <= status < 400:
+        raise SettingsError(
+            f"{where} answered {status} to {response.url.path}: it is at {response.headers.get('location', 'another address')!r}"
+        )
     if status != 200:
         raise SettingsError(f"{where} answered {status} to {response.url.path}, expected 200; does the address end in /v1?")
 

@@ -18,10 +18,10 @@ import httpx
 import msgspec
 
 from engine import answers
-from haywain import errors, openai
+from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
 
-__all__ = ["Away", "Usage", "answer", "failure", "unavailable", "usage_of"]
+__all__ = ["Away", "Usage", "answer", "failure", "too_large", "usage_of"]
 
 _BUSY: Final = frozenset({408, 425, 429, 503, 529})
 _GATEWAY: Final = frozenset({502, 504})
@@ -81,23 +81,26 @@ def usage_of(body: bytes) -> pb.Usage | None:
     )
 
 
-def answer(sequence_id: int, response: httpx.Response) -> pb.SequenceResult:
-    """Make the result of a whole reply. Raises Away."""
-    if response.status_code != 200:
-        return failure(sequence_id, response)
+def answer(sequence_id: int, response: httpx.Response, content: bytes) -> pb.SequenceResult:
+    """Make the result of a whole reply of status 200."""
     try:
-        used = usage_of(response.content)
+        used = usage_of(content)
     except ValueError:
         kind = response.headers.get("content-type", "no content type")
-        message = f"The upstream answered 200 with {kind} ({len(response.content)} bytes), expected a JSON object."
+        message = f"The upstream answered 200 with {kind} ({len(content)} bytes), expected a JSON object."
         return answers.engine_error(sequence_id, message)
-    return pb.SequenceResult(sequence_id=sequence_id, status_code=200, body=response.content, usage=used)
+    return pb.SequenceResult(sequence_id=sequence_id, status_code=200, body=content, usage=used)
 
 
-def failure(sequence_id: int, response: httpx.Response) -> pb.SequenceResult:
-    """Make the result of a reply that isn't 200; its content has been read. Raises Away."""
+def too_large(sequence_id: int, most: int) -> pb.SequenceResult:
+    """Make the result of a reply that has more than `most` bytes. It isn't tried again: it would be as large, and cost as much."""
+    return answers.engine_error(sequence_id, f"The upstream's answer is larger than {most} bytes (engine.upstream.answer_bytes).")
+
+
+def failure(sequence_id: int, response: httpx.Response, content: bytes) -> pb.SequenceResult:
+    """Make the result of a reply that isn't 200; `content` is its beginning. Raises Away."""
     status = response.status_code
-    message, code, param = _words(response)
+    message, code, param = _words(response, content)
     if status in _BUSY | _GATEWAY | _KEY:
         raise Away(f"{status}: {message}", _retry_after(response), busy=status in _BUSY, suspect=status in _GATEWAY)
     if status < 400 or status >= 500:
@@ -111,10 +114,10 @@ def failure(sequence_id: int, response: httpx.Response) -> pb.SequenceResult:
     )
 
 
-def _words(response: httpx.Response) -> tuple[str, str, str]:
+def _words(response: httpx.Response, content: bytes) -> tuple[str, str, str]:
     """Find message, code and param, in OpenAI's envelope or one of its relatives."""
     try:
-        body: Any = msgspec.json.decode(response.content)
+        body: Any = msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         body = None
     found = body.get("error", body) if isinstance(body, dict) else None
@@ -128,7 +131,8 @@ def _words(response: httpx.Response) -> tuple[str, str, str]:
             exceeded = _CONTEXT.search(f"{code} {kind} {text}")
             return text, "context_length_exceeded" if exceeded else code, param
     kind = response.headers.get("content-type", "no content type")
-    return f"{response.reason_phrase or 'no reason'} ({kind}, {len(response.content)} bytes)", "", ""
+    there = f", it is at {location!r}" if (location := response.headers.get("location")) else ""
+    return f"{response.reason_phrase or 'no reason'} ({kind}, {len(content)} bytes{there})", "", ""
 
 
 def _short(text: str) -> str:
@@ -150,9 +154,3 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 def _count(given: int | None) -> int:
     return min(max(given or 0, 0), 2**31 - 1)
-
-
-def unavailable(sequence_id: int, reason: str) -> pb.SequenceResult:
-    """Make the result of a sequence that the upstream couldn't take for too long: it goes elsewhere, and no try is counted."""
-    error = errors.Unavailable(f"The upstream is away: {reason}", code="engine_unavailable", retry_after=1)
-    return answers.error_result(sequence_id, error)

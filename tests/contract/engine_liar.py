@@ -19,7 +19,7 @@ from haywain import rpc
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.engine.v1 import engine_pb2_grpc
 
-__all__ = ["Liar", "lying"]
+__all__ = ["Liar", "Lying", "changed", "lying"]
 
 
 class Liar(engine_pb2_grpc.EngineServiceServicer):
@@ -32,6 +32,7 @@ class Liar(engine_pb2_grpc.EngineServiceServicer):
         self.kept: list[Any] = []
         """calls that are never ended, for a lie"""
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.starts = 1
 
     def describe(self, engine: pb.Engine) -> None:
         """Change the description."""
@@ -46,6 +47,7 @@ class Liar(engine_pb2_grpc.EngineServiceServicer):
     async def DescribeEngine(self, request: pb.DescribeEngineRequest, context: Any) -> pb.DescribeEngineResponse:
         """Describe the real engine."""
         answer: pb.DescribeEngineResponse = await self.stub.DescribeEngine(request)
+        answer.engine.incarnation += f"-{self.starts}"
         self.describe(answer.engine)
         return answer
 
@@ -80,28 +82,52 @@ class Liar(engine_pb2_grpc.EngineServiceServicer):
         await asyncio.shield(self._kept(call.done_writing()))
 
 
+class Lying:
+    """A liar that is served."""
+
+    def __init__(self, liar: Liar, address: str) -> None:
+        """Not yet."""
+        self.liar = liar
+        self.address = address
+        self._server = grpc.aio.server()
+
+    async def start(self) -> None:
+        """Serve."""
+        self._server = grpc.aio.server(options=rpc.OPTIONS)
+        engine_pb2_grpc.add_EngineServiceServicer_to_server(self.liar, self._server)
+        checked = health.HealthServicer()
+        checked.set("", self.liar.health)
+        health_pb2_grpc.add_HealthServicer_to_server(checked, self._server)
+        self._server.add_insecure_port(self.address)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Break everything off."""
+        await self._server.stop(0)
+        for call in self.liar.kept:
+            call.cancel()
+        self.liar.kept.clear()
+
+    async def restart(self) -> None:
+        """Be another incarnation."""
+        await self.stop()
+        self.liar.starts += 1
+        await self.start()
+
+
 @contextlib.asynccontextmanager
-async def lying(kind: type[Liar], **echo: Any) -> AsyncIterator[str]:
-    """Serve a liar; its address."""
+async def lying(kind: type[Liar], **echo: Any) -> AsyncIterator[Lying]:
+    """Serve a liar."""
     folder = Path(tempfile.mkdtemp(prefix="hw", dir="/tmp"))
     settings = {"slots": 3, "ms_per_token": 30, "hang_containing": "broken_stream", **echo}
     try:
         async with engine_with(folder, **settings) as running:
-            liar = kind(running.stub)
-            server = grpc.aio.server(options=rpc.OPTIONS)
-            engine_pb2_grpc.add_EngineServiceServicer_to_server(liar, server)
-            checked = health.HealthServicer()
-            checked.set("", liar.health)
-            health_pb2_grpc.add_HealthServicer_to_server(checked, server)
-            address = f"unix:{folder}/run/liar.sock"
-            server.add_insecure_port(address)
-            await server.start()
+            served = Lying(kind(running.stub), f"unix:{folder}/run/liar.sock")
+            await served.start()
             try:
-                yield address
+                yield served
             finally:
-                for call in liar.kept:
-                    call.cancel()
-                await server.stop(0)
+                await served.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

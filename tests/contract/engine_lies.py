@@ -260,7 +260,16 @@ class Leaky(Liar):
         self.kept.append(call)
 
 
+class Immortal(Liar):
+    """restart"""
+
+    def describe(self, engine: pb.Engine) -> None:
+        """Be the same after a restart."""
+        engine.incarnation = "always"
+
+
 LIES: list[type[Liar]] = [
     NoIncarnation, Unsorted, Unwell, EmptyFirst, Miser, FinalRefusal, Unfair, WrongObject, Twice, Generous, LineBreaker,
     Afterthought, Hole, SomeError, TryAgain, NoBody, Nameless, Deaf, Eager, Timeless, Mixed, Leaky,
+    Immortal,
 ]  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from triton_fixture import TritonServer
-from triton_running import CHAT, COMPLETIONS, EMBEDDINGS, seen, settings, started
+from triton_running import CHAT, COMPLETIONS, EMBEDDINGS, Running, seen, settings, started
 
 from haywain.settings import TritonContractSettings
 
@@ -20,7 +22,7 @@ async def test_vllm_takes_everything_as_json_and_tells_everything(triton: Triton
     async with started(settings(triton, "vllm_mock", tmp_path)) as running:
         assert sorted(running.model.endpoints) == [CHAT, COMPLETIONS]
         assert {"min_p", "repeat_penalty", "max_completion_tokens"} <= set(running.model.fields)
-        assert not {"logit_bias", "logprobs", "response_format", "tools", "max_context_length"} & set(running.model.fields)
+        assert not {"logit_bias", "tools", "max_context_length"} & set(running.model.fields)
         body = await running.ask(COMPLETIONS, prompt="epsilon one two", presence_penalty=1, repeat_penalty=1.1, **SAMPLED)
         assert body["choices"][0] == {"index": 0, "text": "epsilon one two", "finish_reason": "stop", "logprobs": None}
         assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (3, 3)
@@ -29,6 +31,65 @@ async def test_vllm_takes_everything_as_json_and_tells_everything(triton: Triton
     assert asked["tensors"]["stream"] == [False]
     for member in ('"top_k":7', '"seed":5', '"stop":["END"]', '"repetition_penalty":1.1', '"presence_penalty":1.0'):
         assert member in asked["json"]
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+FORMATS = ({"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}, {"type": "json_object"}, {"type": "text"})
+
+
+async def test_vllm_guides_decoding_by_its_json(triton: TritonServer) -> None:
+    """A schema, or JSON of any kind, goes out as `guided_decoding`, JSON in a text; a text is asked for without."""
+    async with started(settings(triton, "vllm_mock")) as running:
+        for number, wanted in enumerate(FORMATS):
+            await running.ask(COMPLETIONS, prompt=f"guided {number}", response_format=wanted)
+    asked = [json.loads((await seen(triton, f"guided {number}"))["json"]).get("guided_decoding") for number in range(3)]
+    assert [given and json.loads(given) for given in asked] == [{"json": SCHEMA}, {"json_object": True}, None]
+
+
+async def test_tensorrt_llm_guides_decoding_by_two_tensors(triton: TritonServer) -> None:
+    """The kind of guide, and the schema where there is one; without the tensors the field is refused by name."""
+    async with started(settings(triton, "ensemble")) as running:
+        for number, wanted in enumerate(FORMATS):
+            await running.ask(COMPLETIONS, prompt=f"steered {number}", response_format=wanted)
+    async with started(settings(triton, "ensemble_old")) as running:
+        refused = await running.refused(COMPLETIONS, prompt="steered", response_format={"type": "json_object"})
+        assert (refused.error.code, refused.error.param) == ("unsupported_parameter", "response_format")
+    names = ("guided_decoding_guide_type", "guided_decoding_guide")
+    asked = [(await seen(triton, f"steered {number}"))["tensors"] for number in range(3)]
+    told = [[tensors.get(name) for name in names] for tensors in asked]
+    assert told == [[["json_schema"], [json.dumps(SCHEMA, separators=(",", ":"))]], [["json"], None], [None, None]]
+
+
+async def test_vllm_tells_log_probabilities(triton: TritonServer, tmp_path: Path) -> None:
+    """The chosen token's and those of the likeliest, in both of OpenAI's shapes, streamed too; none behind a stop string."""
+    async with started(settings(triton, "vllm_mock", tmp_path)) as running:
+        messages = [{"role": "user", "content": "chi"}]
+        body = await running.ask(CHAT, messages=messages, logprobs=True, top_logprobs=2)
+        content = body["choices"][0]["logprobs"]["content"]
+        assert "".join(entry["token"] for entry in content) == body["choices"][0]["message"]["content"]
+        assert content[1] == {
+            "token": " chi", "logprob": -1.5, "bytes": list(b" chi"),
+            "top_logprobs": [
+                {"token": " chi1", "logprob": -0.5, "bytes": list(b" chi1")},
+                {"token": " chi2", "logprob": -1.0, "bytes": list(b" chi2")},
+            ],
+        }  # fmt: skip
+        assert [entry["top_logprobs"] for entry in (await _chances(running, CHAT, messages=messages, logprobs=True))] == [[]] * 3
+        number = running.submit(CHAT, messages=messages, logprobs=True, stream=True)
+        whole = json.loads((await running.end(number)).body)["choices"][0]["logprobs"]["content"]
+        chunks = [chunk["choices"][0] for chunk in running.results.deltas[number]]
+        pieces = [entry for chunk in chunks for entry in (chunk["logprobs"] or {"content": []})["content"]]
+        assert [entry["token"] for entry in pieces] == [entry["token"] for entry in whole] == ["<user>", " chi", " <assistant>"]
+        told = (await running.ask(COMPLETIONS, prompt="psi one END two", stop=" END", logprobs=1))["choices"][0]
+        assert (told["text"], told["logprobs"]["tokens"], told["logprobs"]["text_offset"]) == ("psi one", ["psi", " one"], [0, 3])
+        assert told["logprobs"]["top_logprobs"] == [{"psi1": -0.5}, {" one1": -0.5}]
+        refused = await running.refused(COMPLETIONS, prompt="psi", logprobs=1, echo=True)
+        assert refused.error.param == "echo"
+
+
+async def _chances(running: Running, endpoint: str, **body: object) -> list[dict[str, Any]]:
+    choice = (await running.ask(endpoint, **body))["choices"][0]
+    return list(choice["logprobs"]["content"])
 
 
 async def test_without_a_temperature_the_most_likely_token_is_asked_for(triton: TritonServer) -> None:
@@ -46,10 +107,10 @@ async def test_without_a_temperature_the_most_likely_token_is_asked_for(triton: 
 async def test_a_seed_is_chosen_where_none_is_given_and_told(triton: TritonServer) -> None:
     """A sampled request without a seed gets one, the provenance tells it, and choice i uses the seed plus i."""
     async with started(settings(triton, "ensemble")) as running:
-        result = await running.end(running.submit(COMPLETIONS, prompt="eta", temperature=1, n=3))
+        result = await running.end(running.submit(COMPLETIONS, prompt="seeded", temperature=1, n=3))
         assert result.HasField("seed")
-    await seen(triton, "eta")
-    seeds = sorted(asked["tensors"]["seed"][0] for asked in triton.requests("eta") if asked["prompt"] == "eta")
+    await seen(triton, "seeded", 3)
+    seeds = sorted(asked["tensors"]["seed"][0] for asked in triton.requests("seeded"))
     assert seeds == [result.seed, result.seed + 1, result.seed + 2]
 
 

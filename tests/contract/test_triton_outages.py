@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 
 from triton_fixture import TritonServer
@@ -45,6 +46,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_tried_again(triton: Trito
     async with started(settings(triton, "vllm_mock")) as running:
         failed = await running.refused(COMPLETIONS, prompt="[fail=CANCELLED] sigma")
         assert (failed.error.code, failed.retryable) == ("engine_error", True)
+    await seen(triton, "sigma", 5)
     assert len(triton.requests("sigma")) == 5
 
 
@@ -81,6 +83,21 @@ async def test_a_request_without_an_answer_is_tried_again_and_then_fails(triton:
         assert all([(await running.end(other)).status_code == 200 for other in others])
     await seen(triton, "[hang] phi", 3)
     assert len(triton.requests("[hang] phi")) == 3
+
+
+async def test_a_frozen_server_is_away_and_goes_on(triton: TritonServer) -> None:
+    """A process that is stopped is found by a look: who waits for an answer is told, rows of batches wait, and go on with it."""
+    assert triton.process is not None
+    async with started(settings(triton, "vllm_mock", hold_seconds=300, probe_seconds=3.0)) as running:
+        await _answers(running, "omega")
+        triton.process.send_signal(signal.SIGSTOP)
+        try:
+            waiting = [running.submit(COMPLETIONS, prompt=f"omega {n}") for n in range(3)]
+            told = await running.end(running.submit(COMPLETIONS, pb.LANE_INTERACTIVE, prompt="omega now"), 60)
+            assert (told.error.code, told.retryable) == ("engine_unavailable", True)
+        finally:
+            triton.process.send_signal(signal.SIGCONT)
+        assert [(await running.end(number, 60)).status_code for number in waiting] == [200] * 3
 
 
 async def _answers(running: Running, prompt: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from engine.triton import contract
+from engine.triton import fitted
 from engine.triton.client import Client
 from engine.triton.failures import Failure
 from engine.triton.interface import Interface, Tensor
@@ -92,7 +92,7 @@ async def test_what_has_spoken_is_not_sent_again() -> None:
     server = Server()
     async with served(server) as address:
         client = Client(TritonSettings(url=address))
-        pump = Pump(client, contract.find(interface, TritonContractSettings()), 2, request_seconds=20, hold_seconds=20)
+        pump = Pump(client, fitted.find(interface, TritonContractSettings()), 2, request_seconds=20, hold_seconds=20)
         speaks, dies = Owner(server), Owner(server)
         pump.submit([Run(speaks, 0, ask("speak"), "speak"), Run(dies, 0, ask("die"), "die")])
         try:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -80,12 +83,12 @@ async def test_an_upstream_that_restarts_costs_no_row(server: Upstream) -> None:
         await server.die()
         later = [running.begin(f"row {number}") for number in range(8)]
         async with asyncio.timeout(10):
-            while running.backend._away is None:  # noqa: ASYNC110 - the backend has no event for it
+            while not running.backend._presence.reason:  # noqa: ASYNC110 - the backend has no event for it
                 await asyncio.sleep(0.01)
         seen, server.answer = len(server.requests), good
         await server.listen()
         results = [await asyncio.wait_for(running.results.of(number), 20) for number in (first, *later)]
-        assert running.backend._away is None
+        assert not running.backend._presence.reason
     assert [result.status_code for result in results] == [200] * 9
     assert len(server.requests) == seen + 9
     assert server.probes >= 2
@@ -139,7 +142,7 @@ async def test_an_upstream_that_only_lists_its_models_is_away_once(server: Upstr
     with capture_logs() as said:
         async with started(server.url) as running:
             assert (await running.chat()).status_code == 200
-    assert [line["event"] for line in said] == ["upstream.away", "upstream.back"]
+    assert [line["event"] for line in said] == ["upstream.found", "upstream.away", "upstream.back"]
 
 
 async def test_a_silent_upstream_times_out(server: Upstream) -> None:
@@ -154,6 +157,57 @@ async def test_a_silent_upstream_times_out(server: Upstream) -> None:
         result = await running.chat()
     assert (result.error.code, result.retryable) == ("engine_error", True)
     assert "0.2 s (engine.upstream.timeout_seconds)" in result.error.message
+
+
+async def test_a_frozen_upstream_is_away_and_goes_on(server: Upstream) -> None:
+    """A process that is stopped takes connections and answers nothing: what waits goes back, and what it has is answered later."""
+    program = Path(__file__).parent.parent / "upstream_server.py"
+    frozen = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=asyncio.subprocess.PIPE)
+    assert frozen.stdout is not None
+    try:
+        url = (await asyncio.wait_for(frozen.stdout.readline(), 60)).decode().strip()
+        async with started(url, hold_seconds=1.0, probe_seconds=2.0) as running:
+            assert (await running.chat("before")).status_code == 200
+            frozen.send_signal(signal.SIGSTOP)
+            held = running.begin("held")
+            async with asyncio.timeout(60):
+                while not running.backend._presence.reason:  # noqa: ASYNC110 - the backend has no event for it
+                    await asyncio.sleep(0.01)
+            assert "said nothing for 2 s" in running.backend._presence.reason
+            result = await running.chat("refused")
+            assert (result.error.code, result.retryable) == ("engine_unavailable", True)
+            assert not running.results.of(held).done()
+            frozen.send_signal(signal.SIGCONT)
+            assert (await asyncio.wait_for(running.results.of(held), 60)).status_code == 200
+            async with asyncio.timeout(60):
+                while (await running.chat("after")).status_code != 200:
+                    continue
+    finally:
+        frozen.kill()
+        await frozen.wait()
+
+
+async def test_an_upstream_that_thinks_for_long_is_not_away(server: Upstream) -> None:
+    """While a row takes its time and the models are listed, or anything is answered at all, nothing is away."""
+    go = asyncio.Event()
+    looked = asyncio.Event()
+
+    async def slowly(request: Request) -> bytes:
+        await go.wait()
+        return reply(200, chat_body())
+
+    async def broken(request: Request) -> bytes:
+        looked.set()
+        return reply(500, {})
+
+    server.answer = slowly
+    async with started(server.url, probe_seconds=0.05) as running:
+        server.models = broken
+        number = running.begin()
+        await asyncio.wait_for(looked.wait(), 30)
+        go.set()
+        assert (await asyncio.wait_for(running.results.of(number), 20)).status_code == 200
+        assert not running.backend._presence.reason
 
 
 async def test_slow_answers_make_fewer_requests(server: Upstream) -> None:

@@ -177,6 +177,85 @@ async def test_an_answer_that_is_no_json_object_fails_the_row(server: Upstream, 
     assert f"text/html ({len(content)} bytes)" in result.error.message
 
 
+async def test_json_by_another_name_is_an_answer(server: Upstream) -> None:
+    """What is a JSON object counts as one, whatever its content type says."""
+    scripted(server, reply(200, chat_body(), "text/plain"))
+    async with started(server.url) as running:
+        assert (await running.chat()).status_code == 200
+
+
+async def test_a_redirect_is_an_error_that_says_where_to(server: Upstream) -> None:
+    """Rows aren't sent to where the upstream points, and the error names it."""
+    scripted(server, reply(307, b"", location="https://elsewhere/v1/chat/completions"))
+    async with started(server.url) as running:
+        result = await running.chat()
+    assert (result.status_code, result.error.code, result.retryable) == (500, "engine_error", False)
+    assert "answered 307" in result.error.message
+    assert "it is at 'https://elsewhere/v1/chat/completions'" in result.error.message
+
+
+async def test_an_answer_that_cannot_be_unpacked_fails_the_row(server: Upstream) -> None:
+    """What says that it is packed and isn't is an error of this row."""
+    scripted(server, reply(200, b"not gzip", content_encoding="gzip"))
+    async with started(server.url) as running:
+        result = await running.chat()
+    assert (result.error.code, result.retryable) == ("engine_error", False)
+    assert "can't be unpacked" in result.error.message
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------------------
+
+
+def _chunked(*parts: bytes, kind: str = "application/json") -> bytes:
+    """Write a reply that doesn't say how long it is."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n" % kind.encode()
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (*parts, b""))
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+async def test_a_large_answer_fails_its_row_alone(server: Upstream, chunked: bool) -> None:
+    """An answer of more than `answer_bytes` isn't read: the row fails, isn't tried again, and the next one is answered."""
+    large = json.dumps(chat_body("x" * 5_000)).encode()
+    scripted(server, _chunked(large[:1_000], large[1_000:]) if chunked else reply(200, large), reply(200, chat_body()))
+    async with started(server.url, answer_bytes=4_096) as running:
+        result = await running.chat()
+        assert (result.status_code, result.error.code, result.retryable) == (500, "engine_error", False)
+        assert "larger than 4096 bytes (engine.upstream.answer_bytes)" in result.error.message
+        assert (await running.chat()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"data: " + b"x" * 1_500, b"x" * 1_500, b"x" * 1_500 + b"\n\n"],
+        [b": comment " + b"x" * 5_000],
+        [b"data: xxx\n" * 250] * 8,
+    ],
+    ids=["line", "comment", "lines"],
+)
+async def test_a_large_event_ends_its_stream(server: Upstream, parts: list[bytes]) -> None:
+    """A line, or an event of many lines, beyond `answer_bytes` ends the stream; as many small events as there may be don't."""
+    chunk = b'{"choices":[{"delta":{"content":"a"}}]}'
+    small = [b"data: %b\n\n" % chunk] * 200
+    kind = "text/event-stream"
+    scripted(server, _chunked(*small, b"data: [DONE]\n\n", kind=kind), _chunked(*small[:1], *parts, kind=kind))
+    async with started(server.url, answer_bytes=4_096) as running:
+        assert (await running.chat(stream=True)).status_code == 200
+        assert len(running.results.deltas) == 200
+        result = await running.chat(stream=True)
+    assert (result.error.code, result.retryable) == ("engine_error", False)
+    assert "larger than 4096 bytes" in result.error.message
+
+
+async def test_a_large_error_is_shortened(server: Upstream) -> None:
+    """Of an error's body the beginning is read, however large it is."""
+    scripted(server, reply(400, b"x" * 300_000, "text/html"))
+    async with started(server.url, answer_bytes=4_096) as running:
+        result = await running.chat()
+    assert (result.status_code, result.error.code) == (400, "invalid_request")
+    assert "65536 bytes" in result.error.message
+
+
 async def test_a_500_is_a_try_of_the_row(server: Upstream) -> None:
     """A 500 may be the row's doing or not: the scheduler tries it again, a bounded number of times."""
     scripted(server, reply(500, {"error": {"message": "boom"}}))

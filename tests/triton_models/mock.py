@@ -1,7 +1,8 @@
 """A language model that isn't one, for Triton's Python backend: it says the prompt's words again, a token a word.
 
 Which tensors it has, its configuration says; what they are called, the parameter `names` (JSON): `prompt`, `text`, and where there
-are any `max_tokens`, `stream`, `stop`, `json`, `finish`, `input_tokens`, `output_tokens`, `vector`. A prompt may hold orders:
+are any `max_tokens`, `stream`, `stop`, `json`, `finish`, `input_tokens`, `output_tokens`, `logprobs`, `vector`.
+A prompt may hold orders:
 
     [ms=50]   wait so long before each token        [fail=INVALID_ARG]   answer with this error
     [die]     end the process                       [hang]               never answer
@@ -140,7 +141,19 @@ class TritonPythonModel:
             values[names["input_tokens"]] = np.array([words], self.types[names["input_tokens"]])
         if "output_tokens" in names:
             values[names["output_tokens"]] = np.array([count], self.types[names["output_tokens"]])
+        if given["tensors"].get("return_logprobs") == [True]:
+            told = json.dumps(
+                [self.candidates(token, json.loads(given["json"])["logprobs"]) for token in re.findall(r"\s*\S+", text)]
+            )
+            values[names["logprobs"]] = np.array([told.encode()], np.object_)
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, self.shaped(value)) for name, value in values.items()])
+
+    def candidates(self, token, count):
+        """Of a token, as vLLM does: the chosen one first, which is the third of all here, then so many of the likeliest."""
+        likeliest = {
+            str(rank): {"logprob": -0.5 * rank, "rank": rank, "decoded_token": f"{token}{rank}"} for rank in range(1, count + 1)
+        }
+        return {"chosen": {"logprob": -1.5, "rank": 3, "decoded_token": token}, **likeliest}
 
     def shaped(self, array):
         return array.reshape(1, *array.shape) if self.batched else array

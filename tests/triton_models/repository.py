@@ -20,6 +20,8 @@ _VLLM_OUT = {
     "text_output": "STRING [-1]", "finish_reason": "STRING [-1]", "num_input_tokens": "UINT32 [1]",
     "num_output_tokens": "UINT32 [-1]",
 }  # fmt: skip
+_VLLM_NOW_IN = _VLLM_IN | {"return_logprobs": "BOOL [1] ?", "embedding_request": "STRING [1] ?"}
+"""of releases that tell log-probabilities and guide decoding"""
 _VLLM_NAMES = {
     "prompt": "text_input", "text": "text_output", "stream": "stream", "json": "sampling_parameters", "finish": "finish_reason",
     "input_tokens": "num_input_tokens", "output_tokens": "num_output_tokens",
@@ -27,14 +29,19 @@ _VLLM_NAMES = {
 _TRT_NAMES = {"prompt": "text_input", "text": "text_output", "max_tokens": "max_tokens", "stop": "stop_words"}
 
 MODELS: dict[str, dict[str, object]] = {
-    "vllm_mock": {"in": _VLLM_IN, "out": _VLLM_OUT, "names": _VLLM_NAMES, "decoupled": True},
+    "vllm_mock": {
+        "in": _VLLM_NOW_IN,
+        "out": _VLLM_OUT | {"logprobs": "STRING [-1]"},
+        "names": _VLLM_NAMES | {"logprobs": "logprobs"},
+        "decoupled": True,
+    },
     "ensemble": {
         "in": {
             "text_input": "STRING [1]", "max_tokens": "INT32 [1]", "bad_words": "STRING [-1] ?", "stop_words": "STRING [-1] ?",
             "exclude_input_in_output": "BOOL [1] ?", "top_k": "INT32 [1] ?", "top_p": "FP32 [1] ?", "temperature": "FP32 [1] ?",
             "repetition_penalty": "FP32 [1] ?", "presence_penalty": "FP32 [1] ?", "frequency_penalty": "FP32 [1] ?",
             "seed": "UINT64 [1] ?", "return_num_input_tokens": "BOOL [1] ?", "return_num_output_tokens": "BOOL [1] ?",
-            "stream": "BOOL [1] ?",
+            "stream": "BOOL [1] ?", "guided_decoding_guide_type": "STRING [1] ?", "guided_decoding_guide": "STRING [1] ?",
         },
         "out": {"text_output": "STRING [-1]", "num_input_tokens": "INT32 [1]", "num_output_tokens": "INT32 [1]"},
         "names": _TRT_NAMES | {"stream": "stream", "input_tokens": "num_input_tokens", "output_tokens": "num_output_tokens"},

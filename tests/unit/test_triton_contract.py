@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.triton import contract
+from engine.triton.fitted import find
 from engine.triton.interface import Interface, Tensor
 from haywain.errors import SettingsError
 from haywain.settings import TritonContractSettings
@@ -34,7 +34,7 @@ def interface(inputs: str, outputs: str, **more: object) -> Interface:
 )
 def test_a_contract_is_found_by_tensors(inputs: str, name: str) -> None:
     """Whatever the model is called; old releases' required lists of words get a filler."""
-    fitted = contract.find(interface(inputs, "text_output BYTES"), NONE)
+    fitted = find(interface(inputs, "text_output BYTES"), NONE)
     assert fitted.name == name
     assert fitted.stream is not None
 
@@ -42,12 +42,12 @@ def test_a_contract_is_found_by_tensors(inputs: str, name: str) -> None:
 def test_a_required_input_that_nothing_fills_is_told() -> None:
     """The model is refused at the start rather than failing every row."""
     with pytest.raises(SettingsError, match="no value for the required input image FP32"):
-        contract.find(interface("text_input BYTES!, max_tokens INT32!, image FP32!", "text_output BYTES"), NONE)
+        find(interface("text_input BYTES!, max_tokens INT32!, image FP32!", "text_output BYTES"), NONE)
 
 
 def test_a_model_that_is_not_decoupled_does_not_stream() -> None:
     """Its stream tensor is sent as false."""
-    fitted = contract.find(
+    fitted = find(
         interface("text_input BYTES!, max_tokens INT32!, stream BOOL", "text_output BYTES", decoupled=False), NONE
     )
     assert fitted.stream is None
@@ -57,7 +57,7 @@ def test_a_model_that_is_not_decoupled_does_not_stream() -> None:
 def test_an_accumulating_model_is_known_by_its_parameter() -> None:
     """TensorRT-LLM's `accumulate_tokens` makes each response the whole text so far."""
     inputs = "text_input BYTES!, max_tokens INT32!"
-    fitted = contract.find(interface(inputs, "text_output BYTES", parameters={"accumulate_tokens": "True"}), NONE)
+    fitted = find(interface(inputs, "text_output BYTES", parameters={"accumulate_tokens": "True"}), NONE)
     assert fitted.accumulates
 
 
