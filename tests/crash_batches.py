@@ -144,6 +144,18 @@ class BatchScenes(Scene):
         os.kill(scheduler, signal.SIGCONT)
         assert self.finish(batch_id, rows, "cancelled")["batch_cancelled"] >= ROWS // 10
 
+    def leased(self) -> None:
+        """A batch that is handed a lease of its model, without which it would wait: one lease is granted, and ends with it."""
+        rows = self.rows(ROWS)
+        self.arm()
+        wish = {"json": {"model": "echo", "ttl_seconds": 600}, "headers": {"idempotency-key": self.name}}
+        lease_id = self.mesh.ask("POST", "/v1/leases", **wish).json()["id"]
+        batch_id = self.create(rows)["id"]
+        assert self.mesh.ask("POST", f"/v1/batches/{batch_id}/lease", json={"lease_id": lease_id}).json()["id"] == batch_id
+        self.finish(batch_id, rows)
+        lease = self.mesh.ask("GET", f"/v1/leases/{lease_id}").json()
+        assert (lease["status"], lease["batch_id"]) == ("released", batch_id)
+
     def expire(self) -> None:
         """A batch whose window ends in mid-run."""
         rows = self.rows(ROWS, hang=True)

@@ -42,6 +42,7 @@ _SCENES: dict[str, tuple[str, ...]] = {
         "scheduler:sealed-blob-stored", "batches:both-adopted", "batches:ended",
     ),
     "cancel_early": ("batches:cancelled-submitted", "scheduler:submission-stored"),
+    "leased": ("scheduler:model-lease-stored", "scheduler:model-lease-ended"),
     "expire": ("batches:finalizing", "scheduler:stop-stored", "batches:stopped", "batches:sealed"),
     "upload": ("files:upload-received", "files:upload-stored", "files:upload-recorded"),
     "large_upload": ("files:upload-received", "files:upload-recorded"),
