@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 from google.protobuf import json_format
 
@@ -73,6 +75,16 @@ class EngineStore:
             tx.execute("remove_engine", engine_id=engine.engine_id, incarnation=engine.incarnation)
 
         await self._database.write(remove)
+
+    async def keep(self, engine_ids: Collection[str]) -> None:
+        """Take note that engines are still heard of."""
+
+        def keep(tx: Transaction) -> None:
+            for engine_id in sorted(engine_ids):
+                tx.execute("keep_engine", engine_id=engine_id, now=self._clock.now())
+
+        if engine_ids:
+            await self._database.write(keep)
 
     async def drop(self, before: float) -> None:
         """Forget engines that were last told of before a Unix time, but those that were added."""

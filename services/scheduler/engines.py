@@ -63,6 +63,8 @@ class Engines:
         self._pins = settings.pin_batch_to_digest
         self._drained: Mapping[str, str] = {}
         self._removed: Mapping[str, str] = {}
+        self.shut_out: set[str] = set()
+        """Removed engines that go on registering."""
         self.standing: Mapping[str, str] = {}
         """The addresses of those that were added, by id: they are never forgotten."""
         self.forgot: Callable[[str], None] = lambda engine_id: None
@@ -91,6 +93,7 @@ class Engines:
         now = self._clock.monotonic()
         entry = self._entries.get(engine.engine_id)
         if entry is None and self._removed.get(engine.engine_id) == engine.incarnation:
+            self.shut_out.add(engine.engine_id)
             return False
         if entry is not None and entry.engine == engine:
             entry.seen = now

@@ -52,7 +52,7 @@ class Recorder:
                 return False
             result.error.code = "engine_error"
         tokens = _tokens(result.usage)
-        lines.tokens.add(*tokens[:3])
+        lines.tokens.add(tokens[0], tokens[1], tokens[2])
         line, good = lines.build(held.batch.prefix, attempt, result, tokens[1])
         tally = self._accept(attempt, line, 1 if good else 2)
         if good:

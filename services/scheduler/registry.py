@@ -83,7 +83,9 @@ class Registry:
                     _log.warning("engines.not_read", error=error.message)
 
     async def sweep(self) -> None:
-        """Forget engines that nobody heard of for long."""
+        """Forget engines that nobody heard of for long; of removed ones that nobody hears of that they were removed."""
+        shut_out, self._engines.shut_out = self._engines.shut_out, set()
+        await self._store.keep(shut_out)
         await self._store.drop(self._clock.now() - _KEPT_SECONDS)
 
     async def close(self) -> None:

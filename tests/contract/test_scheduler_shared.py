@@ -108,16 +108,19 @@ async def test_who_works_on_a_batch_is_known_while_the_leases_last(database: Dat
 
 
 async def test_engines_that_are_gone_are_forgotten(database: Database) -> None:
-    """What was drained is remembered as long as the engine is; then both go. What was added stays."""
+    """What was drained is remembered as long as the engine is; then both go. What was added stays, and what was removed while it registers."""
     clock = FakeClock()
     store = EngineStore(database, clock)
     await store.add(engine_pb2.Engine(engine_id="e2", address="h:1"))
     for name in ("e0", "e1"):
         await store.drain(engine_pb2.Engine(engine_id=name, incarnation="1"))
+    await store.remove(engine_pb2.Engine(engine_id="e3", incarnation="1"))
     clock.advance(10)
+    await store.keep({"e3"})
     await store.put(engine_pb2.Engine(engine_id="e1", incarnation="1", slots=2))
     await store.drop(clock.now() - 5)
-    assert [(one.engine.engine_id, one.engine.slots, one.drained) for one in await store.all()] == [("e1", 2, "1"), ("e2", 0, "")]
+    known = [(one.engine.engine_id, one.engine.slots, one.drained, one.removed) for one in await store.all()]
+    assert known == [("e1", 2, "1", None), ("e2", 0, "", None), ("e3", 0, "", "1")]
 
 
 async def test_the_end_of_a_shard_is_committed_last(database: Database, tmp_path: Path) -> None:

@@ -104,6 +104,9 @@ update engines set standing = :address, drained = '', removed = null where engin
 -- name: remove_engine
 update engines set standing = '', removed = :incarnation where engine_id = :engine_id
 
+-- name: keep_engine
+update engines set seen_at = :now where engine_id = :engine_id
+
 -- name: drop_engines
 delete from engines where seen_at < :before and standing = ''
 
