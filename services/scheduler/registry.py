@@ -138,6 +138,7 @@ class Registry:
             status = self._engines.drain(engine_id)
             if not local:
                 await self._store.drain(status.engine)
+                self._follow(await self._store.all())
         request = pb.DrainEngineRequest(engine_id=engine_id, local=True)
         heard, _ = ([], []) if local else await self._others.ask("DrainEngine", request)
         return together([status, *(answer.engine for answer in heard)])[0]
@@ -145,12 +146,8 @@ class Registry:
     async def remove(self, engine_id: str, *, local: bool) -> pb.EngineStatus:
         """Drain an engine and forget it, and have the others do the same. Raises NotFound."""
         async with self._turn:
-            entry = self._engines.find(engine_id)
-            known = None if entry is not None else await self._store.get(engine_id)
-            if entry is None and known is None:
-                raise errors.NotFound(f"No engine found with id '{engine_id}'.")
-            standing = engine_id in self._probes.addresses
-            engine = entry.engine if entry is not None else known.engine if known is not None else engine_pb2.Engine()
+            entry, standing = self._engines.find(engine_id), engine_id in self._probes.addresses
+            engine = entry.engine if entry is not None else await self._stored(engine_id)
             if not local:
                 await self._store.remove(engine)
                 self._follow(await self._store.all())
@@ -160,6 +157,12 @@ class Registry:
         request = pb.RemoveEngineRequest(engine_id=engine_id, local=True)
         heard, _ = ([], []) if local else await self._others.ask("RemoveEngine", request)
         return together([status, *(answer.engine for answer in heard)])[0]
+
+    async def _stored(self, engine_id: str) -> engine_pb2.Engine:
+        known = await self._store.get(engine_id)
+        if known is None:
+            raise errors.NotFound(f"No engine found with id '{engine_id}'.")
+        return known.engine
 
     async def listing(self, *, local: bool) -> pb.ListEnginesResponse:
         """List the engines, with what all schedulers have at them."""

@@ -108,7 +108,7 @@ async def test_who_works_on_a_batch_is_known_while_the_leases_last(database: Dat
 
 
 async def test_engines_that_are_gone_are_forgotten(database: Database) -> None:
-    """What was drained is remembered as long as the engine is; then both go. What was added stays, and what was removed while it registers."""
+    """A drained engine is remembered until it is forgotten. What was added stays, and what was removed and is heard of."""
     clock = FakeClock()
     store = EngineStore(database, clock)
     await store.add(engine_pb2.Engine(engine_id="e2", address="h:1"))
