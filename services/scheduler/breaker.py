@@ -29,6 +29,8 @@ _FAILURES = 5
 _LOSSES = 3
 """Streams that broke with hardly a good answer between them."""
 _LOSSES_REMEMBERED_SECONDS = 600.0
+_DEATHS = 4
+"""Losses without a single good answer between them: then it is hardly the rows' doing."""
 _PAUSE_SECONDS = 1.0
 _PAUSE_SECONDS_MAX = 30.0
 _DOUBLINGS = 5
@@ -64,7 +66,7 @@ class Breaker:
         self._level = 0
         self._closed_at = 0.0
         self._proved = 0
-        self._losses = self._good_since = 0
+        self._losses = self._good_since = self._deaths = 0
         self._lost_at = 0.0
         self._by_losses = self._by_finals = False
 
@@ -79,6 +81,11 @@ class Breaker:
         return bool(self.why) or self._losses > 0
 
     @property
+    def dying(self) -> bool:
+        """Tell whether it is lost whatever it runs."""
+        return self._deaths >= _DEATHS
+
+    @property
     def lenient(self) -> bool:
         """Tell whether what a probe suffers isn't held against its row: so it is until pauses are at their longest."""
         return bool(self.why) and self._level <= _DOUBLINGS
@@ -91,6 +98,7 @@ class Breaker:
 
     def good(self, count: int) -> None:
         """Take note of good answers."""
+        self._deaths = 0
         self._recent.extend((GOOD,) * min(count, _RECENT))
         if self._losses:
             self._good_since += count
@@ -112,8 +120,14 @@ class Breaker:
             self._open(f"{again + finals} of its last {len(self._recent)} rows failed, the last one: {why}", now)
         return opens
 
-    def lost(self, now: float, probes: int) -> bool:
-        """Take note of a stream that broke with rows in flight, `probes` of them probes; True when it opens."""
+    def lost(self, now: float, probes: int, *, suspects: bool = False) -> bool:
+        """Take note of a stream that broke with rows in flight, `probes` of them probes; True when it opens.
+
+        When there were `suspects` among them that nobody else could have tried, it may be their doing.
+        """
+        self._deaths += 1
+        if suspects:
+            return False
         if self.why:
             if probes:
                 self._by_losses = True
@@ -130,6 +144,7 @@ class Breaker:
 
     def proved(self, now: float, out: int) -> bool:
         """Take note of a probe that ended well, `out` others being there; True when it closes."""
+        self._deaths = 0
         self._proved += 1
         closes = bool(self.why) and (self._proved >= PROBES or not out)
         if closes:

@@ -220,7 +220,7 @@ class Dispatcher:
         if (alone := self._suspected.alone(link, self.links, now)) is not None:
             link.probing = bool(alone)
             return alone
-        taken = self._suspected.some(link, self.links, room)
+        taken = self._suspected.some(link, self.links, room, now)
         size = min(self._settings.message_bytes, _OUT_BYTES - link.bytes)
         while len(taken) < room and size > 0 and (key := self._next_key(link)) is not None:
             rows = self._take(key, room - len(taken), size)

@@ -58,13 +58,9 @@ class Faults:
             self._quarantined(link)
 
     def lost(self, link: Link, attempts: Sequence[Attempt]) -> None:
-        """Take note of a stream that broke with these rows in flight, before they are placed.
-
-        When suspects were among them, and no other engine is there to try them, it may be their doing.
-        """
-        if any(attempt.losses for attempt in attempts) and not self._dispatcher.links.spare(link):
-            return
-        if link.breaker.lost(self._clock.monotonic(), len(link.probes)):
+        """Take note of a stream that broke with these rows in flight, before they are placed."""
+        suspects = any(attempt.losses for attempt in attempts) and not self._dispatcher.links.spare(link)
+        if link.breaker.lost(self._clock.monotonic(), len(link.probes), suspects=suspects):
             self._quarantined(link)
 
     def look(self, link: Link) -> None:

@@ -33,6 +33,10 @@ _PAUSES_MAX = 10
 _TICK_SECONDS = 0.25
 _COMPARE_SECONDS = 1.0
 _SAMPLES = 4
+_NOWHERE = -1.0
+"""When a row was sent that is in flight no more."""
+_DEATHS_MAX = 8
+"""So many losses more a row is given at an engine that is lost whatever it runs."""
 _log = log.get()
 
 
@@ -71,19 +75,20 @@ class Returns:
         alone = len(attempts) == link.active
         if link.active and not in_order:
             self._faults.lost(link, attempts)
+        most = self._settings.max_losses + (_DEATHS_MAX if link.breaker.dying else 0)
         for call in link.calls.values():
             call.fail(errors.Unavailable("The engine that ran this request was lost.", retry_after=1))
         suspects: list[Attempt] = []
         for attempt in attempts:
             attempt.held.batch.running -= 1
             attempt.attempt += 1
-            attempt.sent_at = 0.0
+            attempt.sent_at = _NOWHERE
             if self._goes_on(attempt):
                 continue
             attempt.losses += not in_order
             if in_order:
                 self._dispatcher.again(attempt)
-            elif alone and len(attempts) == 1 and attempt.losses >= self._settings.max_losses:
+            elif alone and len(attempts) == 1 and attempt.losses >= most:
                 message = f"the engine was lost {attempt.losses} times while it ran this request, the last time with nothing else"
                 self._recorder.failed(attempt, "engine_error", message)
             else:
@@ -145,7 +150,7 @@ class Returns:
 
     def _results(self, link: Link, results: Sequence[engine_pb2.SequenceResult]) -> None:
         attempts, ended, good = link.attempts, 0, 0
-        odd = link.probes or self._dispatcher.stragglers
+        odd = bool(link.probes or self._dispatcher.stragglers)
         self._sample(link, results)
         try:
             for result in results:
@@ -242,7 +247,7 @@ class Returns:
 
     def _retry(self, attempt: Attempt) -> None:
         pause = min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2.0**attempt.pauses) * random.uniform(0.5, 1.5)  # noqa: S311
-        attempt.sent_at = 0.0
+        attempt.sent_at = _NOWHERE
         attempt.pauses = min(attempt.pauses + 1, _PAUSES_MAX)  # also of one that is away: it may say so at once, again and again
         asyncio.get_running_loop().call_later(pause, self._dispatcher.again, attempt)
 

@@ -24,6 +24,8 @@ __all__ = ["Suspected", "Suspects"]
 
 _EMPTY_AFTER_SECONDS = 5.0
 """Those that must be alone wait so long for an engine without rows; then a busy one is emptied for them."""
+_ANYWHERE_AFTER_SECONDS = 10.0
+"""When no stable engine took any for so long, any may."""
 
 
 class Suspects:
@@ -36,6 +38,8 @@ class Suspects:
         self._grave: deque[Attempt] = deque()
         self.since = 0.0
         """When the first of those that are to be alone came, or the last one left, monotonic."""
+        self.moved = 0.0
+        """When any came or left."""
 
     def __bool__(self) -> bool:
         """Tell whether any waits."""
@@ -60,6 +64,7 @@ class Suspects:
 
     def add(self, attempts: list[Attempt], now: float) -> None:
         """Take in what one lost engine had in flight; its rows are tried before those of earlier losses."""
+        self.moved = now
         grave = [attempt for attempt in attempts if attempt.losses >= self._max_losses]
         if grave and not self.grave:
             self.since = now
@@ -68,18 +73,19 @@ class Suspects:
         if others:
             self._groups.appendleft((max(1, isqrt(len(attempts))), others))
 
-    def some(self, most: int) -> list[Attempt]:
+    def some(self, most: int, now: float) -> list[Attempt]:
         """Take at most `most` of those that may be tried beside other rows."""
         taken: list[Attempt] = []
         while len(taken) < most and self.few:
             taken.append(self._groups[0][1].popleft())
+            self.moved = now
         return taken
 
     def alone(self, now: float) -> list[Attempt]:
         """Take the next one to try alone, if any waits."""
         if not self.grave:
             return []
-        self.since = now
+        self.since = self.moved = now
         return [self._grave.popleft()]
 
 
@@ -102,24 +108,25 @@ class Suspected:
 
     def alone(self, link: Link, links: Links, now: float) -> list[Attempt] | None:
         """Take one to try alone at a link; none while the link is being emptied for it; None when there is nothing to wait for."""
-        grave = [suspects for suspects in self._of(link, links) if suspects.grave]
+        grave = [suspects for suspects in self._of(link, links, now) if suspects.grave]
         if grave and not link.attempts:
             return grave[0].alone(now)
         return [] if any(now - suspects.since > _EMPTY_AFTER_SECONDS for suspects in grave) else None
 
-    def some(self, link: Link, links: Links, room: int) -> list[Attempt]:
+    def some(self, link: Link, links: Links, room: int, now: float) -> list[Attempt]:
         """Take some to try beside other rows, so that few are at this link at a time."""
-        for suspects in self._of(link, links):
+        for suspects in self._of(link, links, now):
             if few := suspects.few:
-                return suspects.some(min(room, few - sum(1 for attempt in link.attempts.values() if attempt.losses)))
+                return suspects.some(min(room, few - sum(1 for attempt in link.attempts.values() if attempt.losses)), now)
         return []
 
-    def _of(self, link: Link, links: Links) -> list[Suspects]:
+    def _of(self, link: Link, links: Links, now: float) -> list[Suspects]:
         for key in [key for key, suspects in self._suspects.items() if not suspects]:
             del self._suspects[key]
         if not self._suspects:
             return []
-        return [self._suspects[key] for key in link.keys if key in self._suspects and links.may_try(link, key)]
+        waiting = [(key, suspects) for key in link.keys if (suspects := self._suspects.get(key)) is not None]
+        return [one for key, one in waiting if links.may_try(link, key) or now - one.moved > _ANYWHERE_AFTER_SECONDS]
 
 
 def _drop_over(attempts: deque[Attempt]) -> None:

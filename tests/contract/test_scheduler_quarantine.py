@@ -186,3 +186,19 @@ async def test_a_restart_of_the_engine_ends_its_quarantine(settings: Settings) -
         engine.respond = answer
         await engine.revive(running.stub)
         assert (await running.ended(batch_id)).counts.completed == 20
+
+
+async def test_the_only_engine_dies_whatever_it_runs(settings: Settings) -> None:
+    """Its rows are not failed one after the other: after one they are held to be innocent, and complete when it works again."""
+    async with mesh(quick(settings)) as running:
+        engine = await with_engine(running, slots=16)
+        engine.respond = lambda sequence: None
+        batch_id = await running.submit(lines_of(40))
+        for _ in range(8):
+            await eventually(lambda: len(engine.held), bool)
+            await engine.revive(running.stub)
+        engine.respond = answer
+        engine.release()
+        progress = await running.ended(batch_id)
+        assert progress.counts.failed <= 1
+        await running.sealed(batch_id)

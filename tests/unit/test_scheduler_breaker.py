@@ -160,6 +160,19 @@ def test_streams_that_break_again_and_again() -> None:
     assert not any(seldom.lost(now * 1_000.0, 0) for now in range(10))
 
 
+def test_an_engine_that_is_lost_whatever_it_runs() -> None:
+    """Four losses without a single good answer are hardly the rows' doing, suspects or not; one answer shows that it works."""
+    dying = breaker()
+    for suspects in (False, True, True):
+        assert not dying.lost(0.0, 0, suspects=suspects)
+        assert not dying.dying
+    assert not dying.lost(0.0, 0, suspects=True)
+    assert dying.dying
+    assert not dying.quarantined
+    dying.good(1)
+    assert not dying.dying
+
+
 def test_a_new_process_is_believed() -> None:
     """A restart ends a quarantine for failures; after losses it is tried at once, with a few rows only."""
     known = Breakers()

@@ -58,7 +58,7 @@ def test_few_suspects_are_tried_at_a_time_and_those_of_two_losses_alone() -> Non
         attempt.losses = 1
     suspects.add(attempts, 1.0)
     assert (suspects.few, suspects.grave) == (4, False)
-    tried = suspects.some(4)
+    tried = suspects.some(4, 1.5)
     assert numbers(tried) == [0, 1, 2, 3]
     beside = held.take(12, 1000)
     for attempt in tried:
@@ -69,10 +69,10 @@ def test_few_suspects_are_tried_at_a_time_and_those_of_two_losses_alone() -> Non
     assert (suspects.few, suspects.grave, suspects.since) == (4, True, 2.0)
     assert [numbers(suspects.alone(3.0)) for _ in range(5)] == [[0], [1], [2], [3], []]
     assert suspects.since == 3.0
-    assert numbers(suspects.some(13)) == [*range(16, 28), 4]
+    assert numbers(suspects.some(13, 4.0)) == [*range(16, 28), 4]
     held.batch.stop_reason = 1
     assert not suspects
-    assert (suspects.some(9), suspects.alone(9.0), suspects.few) == ([], [], 0)
+    assert (suspects.some(9, 9.0), suspects.alone(9.0), suspects.few) == ([], [], 0)
 
 
 def test_lines_are_read_in_windows(tmp_path: Path) -> None:
