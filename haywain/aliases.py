@@ -11,11 +11,11 @@ def check(aliases: Mapping[str, str]) -> None:
     """Raise ValueError for aliases that can't be: each must lead to a model in one step."""
     for alias, model in aliases.items():
         if not alias or not model:
-            raise ValueError(f"scheduler.aliases: '{alias}' = '{model}': both must be names")
+            raise ValueError(f"the alias '{alias}' stands for '{model}': both must be names")
         if alias == model:
-            raise ValueError(f"scheduler.aliases: '{alias}' is an alias of itself")
+            raise ValueError(f"the alias '{alias}' stands for itself")
         if model in aliases:
-            raise ValueError(f"scheduler.aliases: '{alias}' is an alias of '{model}', which is an alias itself: name the model")
+            raise ValueError(f"the alias '{alias}' stands for '{model}', which is an alias itself: name the model")
 
 
 def missing(model: str, aliases: Mapping[str, str]) -> str:

@@ -28,10 +28,10 @@ def test_aliases_are_a_table_of_toml_or_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ('{"a":"b","b":"c"}', "scheduler.aliases: 'a' is an alias of 'b', which is an alias itself: name the model"),
-        ('{"a":"b","b":"a"}', "scheduler.aliases: 'a' is an alias of 'b', which is an alias itself: name the model"),
-        ('{"a":"a"}', "scheduler.aliases: 'a' is an alias of itself"),
-        ('{"a":""}', "scheduler.aliases: 'a' = '': both must be names"),
+        ('{"a":"b","b":"c"}', "the alias 'a' stands for 'b', which is an alias itself: name the model"),
+        ('{"a":"b","b":"a"}', "the alias 'a' stands for 'b', which is an alias itself: name the model"),
+        ('{"a":"a"}', "the alias 'a' stands for itself"),
+        ('{"a":""}', "the alias 'a' stands for '': both must be names"),
         ('{"a":1}', "Expected `str`, got `int`"),
         ("{a=b}", '{a=b} is not a table in JSON, like {"a":"b"}: '),
         ("a=b", "Expected `object`, got `str`"),
