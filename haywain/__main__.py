@@ -104,6 +104,7 @@ def _add_engines(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--seconds", type=float, default=60.0, help="of check: how long at most; more for a slow model (%(default)s)"
     )
     engines.add_argument("--json", action="store_true", help="of list and check: print one JSON object")
+    engines.add_argument("--restart", default="", metavar="COMMAND", help="of check: restarts the engine; run once, at the end")
 
 
 def _command(
