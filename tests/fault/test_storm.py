@@ -25,6 +25,7 @@ TERMS = (
     "--engine", "echo", "--set", "engine.echo.slots=64", "--set", "engine.echo.ms_per_row=4", "--set", "engine.echo.fail_every=97",
     "--set", "scheduler.heartbeat_ms=300", "--set", "batches.completion_windows=any",
 )  # fmt: skip
+pytestmark = pytest.mark.timeout(300 + 2 * SECONDS)
 CLIENTS = 3
 LONG_AGO = 86_400.0 * 30
 
