@@ -92,7 +92,8 @@ class Engines:
         self.registered.set()
         now = self._clock.monotonic()
         entry = self._entries.get(engine.engine_id)
-        if entry is None and self._removed.get(engine.engine_id) == engine.incarnation:
+        same = entry is not None and entry.engine.incarnation == engine.incarnation
+        if not same and self._removed.get(engine.engine_id) == engine.incarnation:
             self.shut_out.add(engine.engine_id)
             return False
         if entry is not None and entry.engine == engine:
@@ -106,11 +107,12 @@ class Engines:
         if entry is not None and self._is_another(entry, engine):
             raise Conflict(f"The engine at {entry.engine.address} is called '{engine.engine_id}', too: set engine.id.")
         if entry is not None and entry.running is not None:
-            entry.replaced = entry.engine.incarnation == engine.incarnation
+            entry.replaced = same
             entry.running.cancel()
         _log.info("engine.registered", engine_id=engine.engine_id, incarnation=engine.incarnation, address=engine.address)
         self._entries[engine.engine_id] = new = Entry(engine, now, entry.status(now).ended if entry else 0)
-        new.draining = entry is not None and entry.draining and entry.engine.incarnation == engine.incarnation
+        if entry is not None and same:
+            new.draining, new.removing = entry.draining, entry.removing
         new.draining = new.draining or self._drained.get(engine.engine_id) == engine.incarnation
         self._connect(new)
         return True

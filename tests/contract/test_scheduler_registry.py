@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import pytest
 from scheduler_mesh import EchoEngine, Mesh, answer, eventually, lines_of, mesh, quick, with_engine
 
-from haywain import errors, rpc
+from haywain import engines, errors, rpc
+from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
+from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import Settings
+from services.scheduler.others import Others
 
 LOST, READY, DRAINING = pb.EngineStatus.STATE_LOST, pb.EngineStatus.STATE_READY, pb.EngineStatus.STATE_DRAINING
 
@@ -143,7 +147,7 @@ async def test_what_cannot_be_added_is_refused(settings: Settings) -> None:
 
 
 async def test_a_removed_engine_finishes_what_it_runs_and_is_forgotten(settings: Settings) -> None:
-    """Its rows end there, no more go to it; then it isn't listed, though it goes on registering. Its next life is another matter."""
+    """Its rows end there, no more go to it; then it isn't listed, though it goes on registering. Its next life is listed."""
     async with mesh(quick(settings)) as running:
         engine = await with_engine(running)
         engine.respond = lambda _: None
@@ -162,6 +166,24 @@ async def test_a_removed_engine_finishes_what_it_runs_and_is_forgotten(settings:
         engine.respond = answer
         await engine.revive(running.stub)
         assert (await running.ended(batch_id)).counts.completed == 20
+
+
+async def test_a_removed_engine_may_describe_itself_anew(settings: Settings) -> None:
+    """The same incarnation stays removed: what it ran waits for another engine."""
+    async with mesh(quick(settings)) as running:
+        engine = await with_engine(running)
+        engine.respond = lambda _: None
+        batch_id = await running.submit(lines_of(4))
+        await eventually(lambda: len(engine.held), lambda held: held == 4)
+        await remove(running, "e0")
+        engine.description.version = "2"
+        await engine.register(running.stub)
+        await eventually(lambda: listed(running), lambda found: not found)
+        await engine.register(running.stub)
+        assert await listed(running) == {}
+        await with_engine(running, engine_id="e1")
+        assert (await running.ended(batch_id)).counts.completed == 4
+        assert len(engine.sequences) == 4
 
 
 async def test_an_added_engine_that_is_removed_ends_its_rows_first(settings: Settings) -> None:
@@ -225,3 +247,42 @@ async def test_the_list_tells_how_fast_engines_are(settings: Settings) -> None:
         assert 0 < output <= 120
         assert given == pytest.approx(1.5 * output)
         assert status.cached_tokens_per_second == pytest.approx(given / 3)
+
+
+class Silent(scheduler_pb2_grpc.SchedulerServiceServicer):
+    """A scheduler that hears of drains, but doesn't say what it has at engines."""
+
+    def __init__(self) -> None:
+        """It is asked for `asked`."""
+        self.asked = asyncio.Event()
+
+    async def DrainEngine(self, request: pb.DrainEngineRequest, context: Any) -> pb.DrainEngineResponse:
+        """Say that nothing runs."""
+        return pb.DrainEngineResponse(engine=pb.EngineStatus(engine=engine_pb2.Engine(engine_id=request.engine_id)))
+
+    async def ListEngines(self, request: pb.ListEnginesRequest, context: Any) -> pb.ListEnginesResponse:
+        """Say what a scheduler says whose neighbour stands still; be that one, when asked by another."""
+        self.asked.set()
+        if request.local:
+            await asyncio.Event().wait()
+        return pb.ListEnginesResponse(silent=["scheduler-2"])
+
+
+async def test_a_scheduler_that_stands_still_is_named(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is away has nothing at engines; one that gives no answer in a second may have: no drain is called done."""
+    address = f"unix:{settings.data}/run/other.sock"
+    settings.run_dir.mkdir(exist_ok=True)
+    add_servicer = scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server
+    silent = Silent()
+    async with rpc.serving(address, [(silent, add_servicer, "haywain.scheduler.v1.SchedulerService")], grace_seconds=0):
+        others = Others({"scheduler-2": address, "scheduler-3": f"unix:{settings.data}/run/away.sock"})
+        assert await others.ask("ListEngines", pb.ListEnginesRequest(local=True)) == ([], ["scheduler-2"])
+        assert silent.asked.is_set()
+        heard, silent_ones = await others.ask("DrainEngine", pb.DrainEngineRequest(engine_id="e0"))
+        assert ([answer.engine.engine.engine_id for answer in heard], silent_ones) == (["e0"], [])
+        await others.close()
+        said = "scheduler-2 did not answer: what it has at 'e0' isn't known."
+        with pytest.raises(errors.Unavailable, match=said):
+            await asyncio.to_thread(engines.command, address, "drain", "e0", 0.0)
+        assert await asyncio.to_thread(engines.command, address, "list") == 0
+        assert capsys.readouterr().out.endswith("scheduler-2 did not answer: what it has at engines isn't counted\n")
