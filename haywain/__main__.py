@@ -82,9 +82,13 @@ def _parser() -> argparse.ArgumentParser:
         if process == "scheduler":
             alone.add_argument("--replica", type=int, default=1, metavar="N", help="which of scheduler.replicas (1)")
         if process == "engine":
-            alone.add_argument("action", nargs="?", choices=("tune",), help="measure which settings suit this machine and model")
-            alone.add_argument("--model", metavar="PATH", help="a GGUF file")
-            alone.add_argument("--seconds", type=float, default=60.0, help="of tune: how long, about (%(default)s)")
+            about = "measure which settings suit this machine and model; or check an engine, as `haywain engines check` does"
+            alone.add_argument("action", nargs="?", choices=("tune", "check"), help=about)
+            alone.add_argument("engine", nargs="?", default="", metavar="ADDRESS", help="of check: HOST:PORT or unix:PATH")
+            alone.add_argument("--model", metavar="PATH", help="a GGUF file; of check: a model's id")
+            alone.add_argument("--seconds", type=float, default=60.0, help="of tune and check: how long, about (%(default)s)")
+            alone.add_argument("--json", action="store_true", help="of check: print one JSON object")
+            _add_restart(alone)
     return parser
 
 
@@ -104,7 +108,11 @@ def _add_engines(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--seconds", type=float, default=60.0, help="of check: how long at most; more for a slow model (%(default)s)"
     )
     engines.add_argument("--json", action="store_true", help="of list and check: print one JSON object")
-    engines.add_argument("--restart", default="", metavar="COMMAND", help="of check: restarts the engine; run once, at the end")
+    _add_restart(engines)
+
+
+def _add_restart(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--restart", default="", metavar="COMMAND", help="of check: restarts the engine; run once, at the end")
 
 
 def _command(
@@ -140,6 +148,10 @@ def _process(options: argparse.Namespace) -> int:
 
     if getattr(options, "action", None) == "tune":
         return _tune(options)
+    if getattr(options, "action", None) == "check":
+        return _check(options)
+    if getattr(options, "engine", ""):
+        raise SettingsError("an ADDRESS is for check only")
     orphans.die_with_parent()
     chosen, name = _settings(options), options.name
     if name == "scheduler":
@@ -226,10 +238,16 @@ def _engines(options: argparse.Namespace) -> int:
         needed = "the ADDRESS of an engine" if options.action == "add" else "an ENGINE"
         raise SettingsError("list takes no ENGINE" if options.action == "list" else f"{options.action} needs {needed}")
     if options.action == "check":
-        from engine.check import command
-
-        return command.command(options.engine, options.model, options.seconds, options.json, options.restart)
+        return _check(options)
     return engines.command(options.address, options.action, options.engine, options.wait, as_json=options.json)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from engine.check import command
+
+    if not options.engine:
+        raise SettingsError("check needs the ADDRESS of an engine")
+    return command.command(options.engine, options.model or "", options.seconds, options.json, options.restart)
 
 
 def _demo_model(options: argparse.Namespace) -> int:

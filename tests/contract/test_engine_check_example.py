@@ -4,62 +4,44 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
+import json
+import os
+import signal
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from engine.check import suite
 from haywain import rpc
+from haywain.__main__ import main
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.engine.v1 import engine_pb2_grpc
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "parrot.py"
 
 
-class Example:
-    """The example's process."""
-
-    def __init__(self, address: str) -> None:
-        """Not started yet."""
-        self.address = address
-        self.process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        """Start it; it serves soon."""
-        self.process = await asyncio.create_subprocess_exec(sys.executable, str(EXAMPLE), self.address)
-
-    async def stop(self) -> None:
-        """Kill it."""
-        if self.process is not None and self.process.returncode is None:
-            self.process.kill()
-            await self.process.wait()
-
-    async def restart(self) -> None:
-        """Kill it, and start it anew."""
-        await self.stop()
-        await self.start()
-
-
-@pytest.fixture
-async def example(data_dir: Path) -> AsyncIterator[Example]:
-    """Give it, running."""
-    running = Example(f"unix:{data_dir}/parrot.sock")
-    await running.start()
+async def test_the_example_keeps_the_rules(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`haywain engine check` finds it good, killed and started anew by `--restart`; it doesn't claim to stream."""
+    address, second = f"unix:{data_dir}/parrot.sock", data_dir / "second.pid"
+    example = await asyncio.create_subprocess_exec(sys.executable, str(EXAMPLE), address)
+    again = f"kill -9 {example.pid}; '{sys.executable}' '{EXAMPLE}' {address} & echo $! > {second}"
     try:
-        yield running
+        async with rpc.channel(address) as channel:
+            await rpc.call(engine_pb2_grpc.EngineServiceStub(channel).DescribeEngine, pb.DescribeEngineRequest(), timeout=60)
+        command = ["engine", "check", address, "--json", "--seconds", "120", "--restart", again]
+        status = await asyncio.to_thread(main, command)
     finally:
-        await running.stop()
-
-
-async def test_the_example_keeps_the_rules(example: Example) -> None:
-    """Every rule passes, killed and started anew, but for those about streamed answers, which it doesn't claim to have."""
-    async with rpc.channel(example.address) as channel:
-        await rpc.call(engine_pb2_grpc.EngineServiceStub(channel).DescribeEngine, pb.DescribeEngineRequest(), timeout=60)
-    report = await suite.check(example.address, restart=example.restart, seconds=120)
-    assert [(one.rule, one.expected, one.seen) for one in report.rules if one.outcome == "fail"] == []
-    assert {one.rule for one in report.rules if one.outcome == "skip"} <= {"stream_order", "stream_text", "overload", "lanes"}
+        if example.returncode is None:
+            example.kill()
+        await example.wait()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int(second.read_text()), signal.SIGKILL)
+    report = json.loads(next(line for line in capsys.readouterr().out.splitlines() if line.startswith("{")))
+    assert [one for one in report["rules"] if one["outcome"] == "fail"] == []
+    skipped = {one["rule"] for one in report["rules"] if one["outcome"] == "skip"}
+    assert skipped <= {"stream_order", "stream_text", "overload", "lanes"}
+    assert status == 0
 
 
 def test_the_example_uses_stubs_only() -> None:
