@@ -85,7 +85,12 @@ def figures(scheduler: Scheduler) -> Figures:
             ("haywain_calls_waiting", "Synchronous requests that wait for a slot."): len(dispatcher.calls),
             ("haywain_dispatch_paused", "1 while no rows are sent because results can't be stored."): dispatcher.paused(),
         }
-        return [*(figure(name, what, {(): float(value)}) for (name, what), value in single.items()), *_engines(scheduler)]
+        leased = {(lease.model,): 1.0 for lease in scheduler.model_leases.active()}
+        return [
+            *(figure(name, what, {(): float(value)}) for (name, what), value in single.items()),
+            figure("haywain_model_leased", "1 for a model that is leased.", leased, "model"),
+            *_engines(scheduler),
+        ]
 
     return look
 

@@ -111,6 +111,8 @@ class ModelLeases:
                 raise ended(lease, self._clock.now())
 
     def _of(self, name: str) -> ModelLease | None:
+        if name not in self._ids:
+            self._ids = self.names()  # an engine may have brought it
         lease = self._by_model.get(self._ids.get(name, name))
         return lease if lease is not None and self._counts(lease) else None
 

@@ -109,8 +109,8 @@ async def test_only_the_leased_model_waits(settings: Settings) -> None:
         await served(running)
         lease_id = await lease(running)
         batch_id = await running.submit(lines_of(3) + lines_of(4, model="other", first=10))
-        progress = await waits(running, batch_id)
-        progress = await eventually(lambda: running.progress(batch_id), lambda progress: progress.counts.completed == 4)
+        await waits(running, batch_id)
+        await eventually(lambda: running.progress(batch_id), lambda progress: progress.counts.completed == 4)
         assert {sequence.model for sequence in engine.sequences} == {"other"}
         assert await chat(running, model="other") == "hello"
         await release(running, lease_id)
@@ -274,6 +274,43 @@ async def test_rows_of_a_lost_engine_wait_as_well(settings: Settings) -> None:
         await release(running, lease_id)
         await running.ended(batch_id)
         assert len((await running.sealed(batch_id))[0]) == 6
+
+
+async def test_a_grant_of_which_nobody_heard_is_respected(settings: Settings) -> None:
+    """When it isn't known what became of a grant, SQL is asked: the model is leased by whom it says, until the time is over."""
+    async with mesh(quick(settings)) as running:
+        await with_engine(running)
+        await served(running)
+        leases = running.scheduler.model_leases
+        real = leases._store.acquire
+
+        async def lost(wish: Any) -> Any:
+            await real(wish)
+            raise errors.Unavailable("The answer was lost.")
+
+        leases._store.acquire = lost  # type: ignore[method-assign]
+        with pytest.raises(errors.Unavailable):
+            await lease(running, request_id="create_1")
+        leases._store.acquire = real  # type: ignore[method-assign]
+        await eventually(leases.active, bool)
+        assert (await refused(chat(running))).code == "lease_unavailable"
+        assert await lease(running, request_id="create_1") == leases.active()[0].lease_id
+
+
+async def test_a_name_that_comes_later_is_the_model_s(settings: Settings) -> None:
+    """An alias that an engine brings while the model is leased is under the lease from the first moment."""
+    async with mesh(quick(settings)) as running:
+        await with_engine(running)
+        await served(running)
+        await lease(running)
+        other = EchoEngine(settings.data, "e1")
+        other.description.models[0].aliases.append("parrot")
+        await other.start(running.stub)
+        running.engines.append(other)
+        await eventually(lambda: running.scheduler.dispatcher.links.serves(("parrot", CHAT, False, None)), bool)
+        assert (await refused(chat(running, model="parrot"))).code == "lease_unavailable"
+        assert running.scheduler.model_leases.lets("batch_any", "other")
+        assert not running.scheduler.model_leases.lets("batch_any", "parrot")
 
 
 async def test_rows_that_were_chosen_are_kept_back(settings: Settings) -> None:
