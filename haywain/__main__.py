@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         if process == "engine":
             about = "measure which settings suit this machine and model; or check an engine, as `haywain engines check` does"
             alone.add_argument("action", nargs="?", choices=("tune", "check"), help=about)
-            alone.add_argument("engine", nargs="?", default="", metavar="ADDRESS", help="of check: HOST:PORT or unix:PATH")
+            alone.add_argument("engine", nargs="?", metavar="ADDRESS", help="of check: HOST:PORT or unix:PATH")
             alone.add_argument("--model", metavar="PATH", help="a GGUF file; of check: a model's id")
             alone.add_argument("--seconds", type=float, default=60.0, help="of tune and check: how long, about (%(default)s)")
             alone.add_argument("--json", action="store_true", help="of check: print one JSON object")
