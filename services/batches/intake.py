@@ -156,6 +156,7 @@ class Intake:
             row_count=plan.row_count,
             body_defaults=msgspec.json.encode(defaults) if defaults else b"",
             deterministic=record.deterministic,
+            pack=record.pack,
             rejected_blob_key=rejected_key(record.batch_id) if plan.rejected else "",
             rejected_count=plan.rejected,
         )

@@ -44,6 +44,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     row_count: int
     body_defaults: str
     deterministic: bool
+    pack: bool = False
+    """Whether texts to embed may share a call."""
     rejected_key: str = ""
     """Blob with error lines of lines that are no rows; empty for none."""
     rejected_count: int = 0
@@ -104,7 +106,10 @@ class Held:
         self.window = Window()
         """Lines read ahead."""
         terms = batch.submission
-        self.sequence = engine_pb2.Sequence(model=model, endpoint=terms.endpoint, lane=engine_pb2.Lane.Name(terms.lane))
+        self.sequence = engine_pb2.Sequence(
+            model=model, endpoint=terms.endpoint, lane=engine_pb2.Lane.Name(terms.lane),
+            deterministic=terms.deterministic, pack=terms.pack,
+        )  # fmt: skip
         """What all its rows have in common. They have no deadline: a batch that expires is stopped, `batch_expired`."""
 
     @property

@@ -91,7 +91,7 @@ class Intake:
             batch_id=request.batch_id, submit_order=0, tenant=request.tenant, endpoint=request.endpoint, lane=lane,
             expire_at=seconds(request.expire_time), input_key=request.input_blob_key, index_key=request.index_blob_key,
             entries=request.index, row_count=request.row_count,
-            body_defaults=request.body_defaults.decode(), deterministic=request.deterministic,
+            body_defaults=request.body_defaults.decode(), deterministic=request.deterministic, pack=request.pack,
             rejected_key=request.rejected_blob_key, rejected_count=request.rejected_count,
             recording=self._ledger.name,
         )  # fmt: skip

@@ -51,7 +51,8 @@ class Store:
 
         def submit(tx: Transaction) -> Stored:
             values = msgspec.to_builtins(submission)
-            if tx.execute("insert_submission", **{**values, "deterministic": int(submission.deterministic)}):
+            flags = {"deterministic": int(submission.deterministic), "pack": int(submission.pack)}
+            if tx.execute("insert_submission", **{**values, **flags}):
                 rows = [msgspec.to_builtins(shard) | {"batch_id": submission.batch_id} for shard in shards]
                 tx.execute_many("insert_shard", rows)
                 if len(rows) >= _MANY_SHARDS:

@@ -248,10 +248,13 @@ async def test_lanes_and_tenants_share_as_the_policy_says(settings: Settings) ->
 
 
 async def test_rows_go_only_where_what_they_need_is_promised(settings: Settings) -> None:
-    """A deterministic batch waits for an engine that promises it; an alias of a model is as good as its id."""
+    """A deterministic batch waits for an engine that promises it; an alias of a model is as good as its id.
+
+    What the batch asks for is told with each of its rows.
+    """
     async with mesh(quick(settings)) as running:
         plain = await with_engine(running)
-        batch_id = await running.submit(lines_of(3, model="also-echo"), deterministic=True)
+        batch_id = await running.submit(lines_of(3, model="also-echo"), deterministic=True, pack=True)
         waiting = pb.Progress.WAITING_REASON_MODEL_NOT_AVAILABLE
         await eventually(lambda: running.scheduler.engines.entries()[0].state, lambda state: state == pb.EngineStatus.STATE_READY)
         assert (await running.progress(batch_id)).waiting_reason == waiting
@@ -262,3 +265,4 @@ async def test_rows_go_only_where_what_they_need_is_promised(settings: Settings)
         running.engines.append(able)
         await running.ended(batch_id)
         assert (len(plain.sequences), len(able.sequences)) == (0, 3)
+        assert all(sequence.deterministic and sequence.pack for sequence in able.sequences)

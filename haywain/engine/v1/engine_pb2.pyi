@@ -84,7 +84,7 @@ class DescribeEngineResponse(_message.Message):
     def __init__(self, engine: _Optional[_Union[Engine, _Mapping]] = ...) -> None: ...
 
 class Sequence(_message.Message):
-    __slots__ = ("sequence_id", "model", "endpoint", "request", "deadline", "lane", "stream", "attempt")
+    __slots__ = ("sequence_id", "model", "endpoint", "request", "deadline", "lane", "stream", "attempt", "deterministic", "pack")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,8 @@ class Sequence(_message.Message):
     LANE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
+    PACK_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     model: str
     endpoint: str
@@ -101,7 +103,9 @@ class Sequence(_message.Message):
     lane: Lane
     stream: bool
     attempt: int
-    def __init__(self, sequence_id: _Optional[int] = ..., model: _Optional[str] = ..., endpoint: _Optional[str] = ..., request: _Optional[bytes] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lane: _Optional[_Union[Lane, str]] = ..., stream: _Optional[bool] = ..., attempt: _Optional[int] = ...) -> None: ...
+    deterministic: bool
+    pack: bool
+    def __init__(self, sequence_id: _Optional[int] = ..., model: _Optional[str] = ..., endpoint: _Optional[str] = ..., request: _Optional[bytes] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lane: _Optional[_Union[Lane, str]] = ..., stream: _Optional[bool] = ..., attempt: _Optional[int] = ..., deterministic: _Optional[bool] = ..., pack: _Optional[bool] = ...) -> None: ...
 
 class RunRequest(_message.Message):
     __slots__ = ("sequences", "cancel_sequence_ids")

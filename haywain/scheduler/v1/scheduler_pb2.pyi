@@ -32,7 +32,7 @@ class RowCounts(_message.Message):
     def __init__(self, total: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ...) -> None: ...
 
 class SubmitBatchRequest(_message.Message):
-    __slots__ = ("batch_id", "tenant", "endpoint", "lane", "expire_time", "input_blob_key", "index_blob_key", "shards", "row_count", "body_defaults", "deterministic", "rejected_blob_key", "rejected_count", "index")
+    __slots__ = ("batch_id", "tenant", "endpoint", "lane", "expire_time", "input_blob_key", "index_blob_key", "shards", "row_count", "body_defaults", "deterministic", "rejected_blob_key", "rejected_count", "index", "pack")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class SubmitBatchRequest(_message.Message):
     REJECTED_BLOB_KEY_FIELD_NUMBER: _ClassVar[int]
     REJECTED_COUNT_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    PACK_FIELD_NUMBER: _ClassVar[int]
     batch_id: str
     tenant: str
     endpoint: str
@@ -61,7 +62,8 @@ class SubmitBatchRequest(_message.Message):
     rejected_blob_key: str
     rejected_count: int
     index: bytes
-    def __init__(self, batch_id: _Optional[str] = ..., tenant: _Optional[str] = ..., endpoint: _Optional[str] = ..., lane: _Optional[_Union[_engine_pb2.Lane, str]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., input_blob_key: _Optional[str] = ..., index_blob_key: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[Shard, _Mapping]]] = ..., row_count: _Optional[int] = ..., body_defaults: _Optional[bytes] = ..., deterministic: _Optional[bool] = ..., rejected_blob_key: _Optional[str] = ..., rejected_count: _Optional[int] = ..., index: _Optional[bytes] = ...) -> None: ...
+    pack: bool
+    def __init__(self, batch_id: _Optional[str] = ..., tenant: _Optional[str] = ..., endpoint: _Optional[str] = ..., lane: _Optional[_Union[_engine_pb2.Lane, str]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., input_blob_key: _Optional[str] = ..., index_blob_key: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[Shard, _Mapping]]] = ..., row_count: _Optional[int] = ..., body_defaults: _Optional[bytes] = ..., deterministic: _Optional[bool] = ..., rejected_blob_key: _Optional[str] = ..., rejected_count: _Optional[int] = ..., index: _Optional[bytes] = ..., pack: _Optional[bool] = ...) -> None: ...
 
 class SubmitBatchResponse(_message.Message):
     __slots__ = ()

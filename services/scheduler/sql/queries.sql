@@ -9,10 +9,10 @@
 
 -- name: insert_submission
 insert into submissions (batch_id, submit_order, tenant, endpoint, lane, expire_at, input_key, index_key, row_count,
-                         body_defaults, deterministic, rejected_key, rejected_count, entries, recording)
+                         body_defaults, deterministic, pack, rejected_key, rejected_count, entries, recording)
  values (:batch_id, (select coalesce(max(earlier.submit_order), 0) + 1 from submissions as earlier), :tenant, :endpoint, :lane,
-         :expire_at, :input_key, :index_key, :row_count, :body_defaults, :deterministic, :rejected_key, :rejected_count, :entries,
-         :recording)
+         :expire_at, :input_key, :index_key, :row_count, :body_defaults, :deterministic, :pack, :rejected_key, :rejected_count,
+         :entries, :recording)
  on conflict (batch_id) do nothing
 
 -- name: insert_shard
@@ -198,7 +198,9 @@ update submissions set seal_turn = seal_turn + 1, seal_owner = :owner, seal_unti
 update submissions set seal_until = :until where batch_id = :batch_id and seal_turn = :turn
 
 -- name: seal_in_turn
-update submissions set sealed = :sealed, seal_until = 0 where batch_id = :batch_id and seal_turn = :turn
+update submissions set sealed = :sealed, seal_until = 0
+ where batch_id = :batch_id and seal_turn = :turn
+   and (stop_reason <> 0 or not exists (select 1 from shards where shards.batch_id = :batch_id and shards.state < 2))
 
 -- Model leases: who alone may use a model, until when. One that is active has an empty `ended`; a unique index lets a model have one.
 -- `model_lease_views` says which schedulers respect it: with several, a lease is answered when all of them do.

@@ -1,0 +1,2 @@
+-- Texts to embed may share a call.
+alter table submissions add column pack integer not null default 0;
