@@ -119,7 +119,7 @@ def _callers(settings: EnvoySettings) -> dict[str, str]:
                 raise errors.SettingsError(f"envoy.allowed_{key}: {word!r}, expected {expected}, or *")
     return {
         "any_host": _lua_boolean("*" in hosts or not (hosts or _is_loopback(settings.host))),
-        "hosts": _lua_set(["localhost", "[::1]", *hosts]),
+        "hosts": _lua_set(["localhost", "[::1]", f"[{settings.host}]" if ":" in settings.host else settings.host, *hosts]),
         "any_origin": _lua_boolean("*" in origins),
         "origins": _lua_set(origins),
     }

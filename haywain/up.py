@@ -201,7 +201,7 @@ class _Mesh:
         terms = self._settings.log
         while True:
             await asyncio.sleep(_LOGS_SECONDS)
-            for name in self._names(START_ORDER) if terms.max_bytes else ():
+            for name in self._names(START_ORDER) if terms.max_bytes > 0 else ():
                 with contextlib.suppress(OSError):
                     if logfiles.is_full(self._log(name), terms.max_bytes) and self._can_be_told(name):
                         logfiles.rotate(self._log(name), terms.keep)

@@ -96,7 +96,7 @@ class News:
         batch.submission = terms
         batch.stop_reason, batch.start_time = terms.stop_reason, terms.start_time
         before, batch.tally = batch.tally, state.tally
-        fell = state.tally.rows < before.rows
+        fell = state.tally.rows < before.rows and not batch.ended
         batch.accepted = batch.tally.rows if fell else max(batch.accepted, batch.tally.rows)
         batch.meter.add(max(0, batch.tally.rows - before.rows), max(0, batch.tally.output_tokens - before.output_tokens))
         batch.queued_shards = dict.fromkeys(batch.queued_shards, 0)

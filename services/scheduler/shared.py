@@ -162,7 +162,8 @@ class Shared:
     async def seal(self, batch_id: str, turn: int, sealed: str) -> str:
         """Remember what was sealed in a turn; gives what is remembered, which is another's when the turn was lost.
 
-        Raises BatchMissing, Unavailable when the turn was lost and the next one is not through.
+        Raises BatchMissing, Unavailable when the turn was lost and the next one is not through, or when rows run again that
+        had ended.
         """
 
         def seal(tx: Transaction) -> str:

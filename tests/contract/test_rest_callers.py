@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 from mesh import free_port, until
@@ -15,6 +16,7 @@ from rest_steps import assert_envelope
 
 from gateway import envoy
 from haywain import errors
+from haywain.batches.v1 import batches_pb2, batches_pb2_grpc
 from haywain.settings import EnvoySettings, Settings
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -103,6 +105,17 @@ def test_a_port_that_others_reach_has_any_name(data_dir: Path) -> None:
     with listening(data_dir, host="0.0.0.0") as client:  # noqa: S104 - for a moment
         assert _status(client, host="batch.example.com") == 404
         assert _status(client, "POST", host="batch.example.com", origin="http://evil.example") == 403
+    with listening(data_dir, host="0.0.0.0", allowed_hosts=("batch.example.com",)) as client:  # noqa: S104
+        assert [_status(client, host=host) for host in ("batch.example.com", "0.0.0.0:80", "evil.example")] == [404, 404, 403]
+
+
+def test_native_calls_are_for_this_machine_too(rest_mesh: RestMesh) -> None:
+    """A page under another name could send them as well."""
+    channel = grpc.insecure_channel(rest_mesh.address, [("grpc.default_authority", "evil.example")])
+    with channel, pytest.raises(grpc.RpcError) as refused:
+        batches_pb2_grpc.BatchesServiceStub(channel).ListBatches(batches_pb2.ListBatchesRequest(), timeout=10)
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]
+    assert "not served here" in refused.value.details()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from haywain import errors
@@ -22,7 +23,7 @@ from services.scheduler.meter import Meter
 from services.scheduler.news import News
 from services.scheduler.replay import row_prefix
 from services.scheduler.rows import Input, Lines
-from services.scheduler.segment import Tally
+from services.scheduler.segment import Segment, Tally
 from services.scheduler.segment_ledger import SegmentLedger
 from services.scheduler.shared import Shared
 from services.scheduler.store import ShardRow, Store
@@ -70,6 +71,26 @@ async def test_a_batch_that_is_forgotten_has_no_turn(database: Database) -> None
     shared = Shared(database, "s0", 30, FakeClock())
     with pytest.raises(errors.BatchMissing):
         await shared.take_turn("batch_a", "")
+
+
+async def test_nobody_seals_what_runs_again(database: Database, tmp_path: Path) -> None:
+    """A turn that began before results were lost is in vain: what it sealed is without them."""
+    clock = FakeClock()
+    leases, shared = Leases(database, "s0", 30, clock), Shared(database, "s0", 30, clock)
+    await stored_batch(database, tmp_path)
+    [[claimed]] = await leases.claim([Want("batch_a", "m", 1)])
+    whole = Segment(
+        batch_id="batch_a", shard=0, epoch=claimed.epoch, seq=0, object="0-1.jsonl", start_byte=0, end_byte=9, tally=Tally(10),
+        done=True,
+    )  # fmt: skip
+    assert await shared.commit([whole]) == []
+    turn, _ = await shared.take_turn("batch_a", "")
+    await shared.lose("batch_a", ["0-1.jsonl"])
+    with pytest.raises(errors.Unavailable):
+        await shared.seal("batch_a", turn, "without them")
+    [[claimed]] = await leases.claim([Want("batch_a", "m", 1)])
+    assert await shared.commit([msgspec.structs.replace(whole, epoch=claimed.epoch, object="0-2.jsonl")]) == []
+    assert await shared.seal("batch_a", turn, "all") == "all"
 
 
 async def test_nobody_shares_news_that_could_not_be_had(database: Database) -> None:
