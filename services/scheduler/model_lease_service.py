@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from haywain import errors
+from haywain.aliases import missing
 from haywain.clock import timestamp
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.scheduler.v1 import scheduler_pb2_grpc
@@ -44,7 +45,7 @@ class ModelLeaseServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         ttl_seconds = self._ttl(request) or self._lease_terms.model_lease_seconds
         model = self._leases.names().get(request.model)
         if model is None:
-            raise errors.ModelMissing(f"The model '{request.model}' does not exist or is not served now.", param="model")
+            raise errors.ModelMissing(missing(request.model, self._lease_terms.aliases), param="model")
         wish = Wish(
             tenant=_tenant(request),
             model=model,
