@@ -28,8 +28,9 @@ def failing(*, retryable: bool, status: int = 500) -> EchoEngine.Respond:
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pauses be a fiftieth as long."""
+    """Have pauses begin with a fiftieth of a second, and be the engine's alone however long they get."""
     monkeypatch.setattr(breaker, "_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(breaker, "_DOUBLINGS", 1_000)
 
 
 async def status_of(running: Mesh, engine_id: str) -> pb.EngineStatus:
@@ -121,13 +122,16 @@ async def test_synchronous_calls_are_refused_while_all_engines_are_quarantined(s
         engine.respond = failing(retryable=True, status=503)
         with pytest.raises(errors.Unavailable, match="All engines of the model 'echo' are quarantined") as caught:
             await call(running)
-        assert caught.value.retry_after == 1
+        assert caught.value.retry_after in (1, 2)
+        breaker_of = running.scheduler.dispatcher.links._breakers._known["e0"]
+        breaker_of.until += 3_600
         with pytest.raises(errors.Unavailable, match="quarantined"):
             await call(running)
         assert len(engine.sequences) == 5
         batch_id = await running.submit(lines_of(1))
         assert (await running.progress(batch_id)).waiting_reason == pb.Progress.WAITING_REASON_MODEL_NOT_AVAILABLE
         engine.respond = answer
+        breaker_of.until -= 3_600
         await running.ended(batch_id)
         assert (await call(running)).status_code == 200
         assert (await status_of(running, "e0")).state == pb.EngineStatus.STATE_READY
