@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import math
+from typing import Any, Final
 
 import msgspec
 
 from engine.chances import Chance, chat_chances, shown, text_chances
 
 __all__ = ["Chances"]
+
+
+_LEAST: Final = -9999.0
 
 
 class _Candidate(msgspec.Struct):
@@ -21,10 +26,23 @@ class _Candidate(msgspec.Struct):
 
     @property
     def pair(self) -> tuple[bytes, float]:
-        return (self.decoded_token or "").encode(), -9999.0 if self.logprob is None else self.logprob
+        logprob = _LEAST if self.logprob is None or not math.isfinite(self.logprob) else self.logprob
+        return (self.decoded_token or "").encode(), logprob
 
 
-_decoder = msgspec.json.Decoder(list[dict[str, _Candidate]] | None)
+_Positions = list[dict[str, _Candidate]] | None
+_decoder = msgspec.json.Decoder(_Positions)
+
+
+def _decoded(told: bytes) -> Any:
+    try:
+        return _decoder.decode(told)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        if b"Infinity" not in told and b"NaN" not in told:
+            raise
+        return msgspec.convert(json.loads(told), _Positions)  # Python wrote it, and reads it
 
 
 class Chances:
@@ -49,8 +67,8 @@ class Chances:
     def add(self, told: bytes) -> None:
         """Take those of a response; an empty text for none. Raises ValueError for what can't be read."""
         try:
-            positions = _decoder.decode(told) if told else None
-        except (msgspec.DecodeError, RecursionError) as error:
+            positions = _decoded(told) if told else None
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"log-probabilities: {error}") from None
         for candidates in positions or []:
             if not candidates:

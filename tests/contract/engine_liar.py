@@ -33,6 +33,8 @@ class Liar(engine_pb2_grpc.EngineServiceServicer):
         """calls that are never ended, for a lie"""
         self.tasks: set[asyncio.Task[Any]] = set()
         self.starts = 1
+        self.life: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """done when this incarnation ends"""
 
     def describe(self, engine: pb.Engine) -> None:
         """Change the description."""
@@ -60,8 +62,14 @@ class Liar(engine_pb2_grpc.EngineServiceServicer):
         call = self.stub.Run()
         asking = asyncio.create_task(self._ask(requests, call))
         try:
-            # Shielded: grpc.aio cancels the call whose read or write is cancelled, and that is for `broke` to decide.
-            while isinstance(response := await asyncio.shield(self._kept(call.read())), pb.RunResponse):
+            # Not awaited: grpc.aio cancels the call whose read or write is cancelled, and that is for `broke` to decide.
+            while True:
+                reading = self._kept(call.read())
+                await asyncio.wait({reading, self.life}, return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done():
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "Stopped.")
+                if not isinstance(response := reading.result(), pb.RunResponse):
+                    break
                 for message in self.say(response):
                     yield message
         finally:
@@ -86,33 +94,22 @@ class Lying:
     """A liar that is served."""
 
     def __init__(self, liar: Liar, address: str) -> None:
-        """Not yet."""
+        """At an address."""
         self.liar = liar
         self.address = address
-        self._server = grpc.aio.server()
 
-    async def start(self) -> None:
-        """Serve."""
-        self._server = grpc.aio.server(options=rpc.OPTIONS)
-        engine_pb2_grpc.add_EngineServiceServicer_to_server(self.liar, self._server)
-        checked = health.HealthServicer()
-        checked.set("", self.liar.health)
-        health_pb2_grpc.add_HealthServicer_to_server(checked, self._server)
-        self._server.add_insecure_port(self.address)
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """Break everything off."""
-        await self._server.stop(0)
+    def drop(self) -> None:
+        """Let go of what a lie kept."""
         for call in self.liar.kept:
             call.cancel()
         self.liar.kept.clear()
 
     async def restart(self) -> None:
-        """Be another incarnation."""
-        await self.stop()
+        """Be another incarnation: all streams end. The socket stays, which no test has to wait for."""
+        self.drop()
         self.liar.starts += 1
-        await self.start()
+        self.liar.life.set_result(None)
+        self.liar.life = asyncio.get_running_loop().create_future()
 
 
 @contextlib.asynccontextmanager
@@ -122,12 +119,20 @@ async def lying(kind: type[Liar], **echo: Any) -> AsyncIterator[Lying]:
     settings = {"slots": 3, "ms_per_token": 30, "hang_containing": "broken_stream", **echo}
     try:
         async with engine_with(folder, **settings) as running:
-            served = Lying(kind(running.stub), f"unix:{folder}/run/liar.sock")
-            await served.start()
+            liar = kind(running.stub)
+            server = grpc.aio.server(options=rpc.OPTIONS)
+            engine_pb2_grpc.add_EngineServiceServicer_to_server(liar, server)
+            checked = health.HealthServicer()
+            checked.set("", liar.health)
+            health_pb2_grpc.add_HealthServicer_to_server(checked, server)
+            served = Lying(liar, f"unix:{folder}/run/liar.sock")
+            server.add_insecure_port(served.address)
+            await server.start()
             try:
                 yield served
             finally:
-                await served.stop()
+                served.drop()
+                await server.stop(0)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

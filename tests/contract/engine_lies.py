@@ -260,16 +260,16 @@ class Leaky(Liar):
         self.kept.append(call)
 
 
-class Immortal(Liar):
+class Stranger(Liar):
     """restart"""
 
     def describe(self, engine: pb.Engine) -> None:
-        """Be the same after a restart."""
-        engine.incarnation = "always"
+        """Be somebody else after a restart."""
+        engine.engine_id += "" if self.starts == 1 else "-2"
 
 
 LIES: list[type[Liar]] = [
     NoIncarnation, Unsorted, Unwell, EmptyFirst, Miser, FinalRefusal, Unfair, WrongObject, Twice, Generous, LineBreaker,
     Afterthought, Hole, SomeError, TryAgain, NoBody, Nameless, Deaf, Eager, Timeless, Mixed, Leaky,
-    Immortal,
+    Stranger,
 ]  # fmt: skip
