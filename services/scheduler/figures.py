@@ -85,10 +85,11 @@ def figures(scheduler: Scheduler) -> Figures:
             ("haywain_calls_waiting", "Synchronous requests that wait for a slot."): len(dispatcher.calls),
             ("haywain_dispatch_paused", "1 while no rows are sent because results can't be stored."): dispatcher.paused(),
         }
-        leased = {(lease.model,): 1.0 for lease in scheduler.model_leases.active()}
+        held = {lease.model for lease in scheduler.model_leases.active()}
+        leased = {(model,): float(model in held) for model in held | set(scheduler.model_leases.names().values())}
         return [
             *(figure(name, what, {(): float(value)}) for (name, what), value in single.items()),
-            figure("haywain_model_leased", "1 for a model that is leased.", leased, "model"),
+            figure("haywain_model_leased", "1 while a model is leased, 0 while it is free.", leased, "model"),
             *_engines(scheduler),
         ]
 
