@@ -8,8 +8,14 @@ import pytest
 
 from haywain import settings
 from haywain.aliases import missing
+from haywain.engine.v1 import engine_pb2
 from haywain.errors import SettingsError
+from services.batches.intake import _served
+from services.batches.lines import LineRules
+from services.batches.record import Fault
 from services.scheduler.aliases import Aliases
+
+CHAT = "/v1/chat/completions"
 
 
 def test_aliases_are_a_table_of_toml_or_json(tmp_path: Path) -> None:
@@ -69,3 +75,16 @@ def test_a_missing_model_is_told_with_what_it_stands_for() -> None:
     """An alias says of what."""
     assert missing("a", {"a": "b"}) == "The model 'a' is an alias of 'b', which does not exist or is not served now."
     assert missing("b", {"a": "b"}) == "The model 'b' does not exist or is not served now."
+
+
+def test_a_row_under_an_alias_of_what_nobody_serves_is_a_bad_line() -> None:
+    """Refused as an unknown model is, with what the alias stands for; one that is served is a model like others, whose id wins."""
+    echo = engine_pb2.ModelDescription(model="echo", aliases=["gpt"])
+    served = _served([echo], CHAT, {"gpt": "echo", "large": "org/large", "echo": "org/large"})
+    assert (served["gpt"].model, served["echo"].model) == ("echo", "echo")
+    rules = LineRules(CHAT, "", served, mixed_models=False, remember=lambda *_: 0)
+    body = {"model": "large", "messages": [{"role": "user", "content": "hi"}]}
+    fault = rules.check({"custom_id": "a", "method": "POST", "url": CHAT, "body": body}, 1, 0)
+    message = "The model 'large' is an alias of 'org/large', which is not served."
+    assert fault == Fault("model_not_found", message, "body.model", 1)
+    assert rules.check({"custom_id": "b", "method": "POST", "url": CHAT, "body": body | {"model": "gpt"}}, 2, 9) == "echo"
