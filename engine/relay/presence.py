@@ -28,12 +28,15 @@ _log = log.get()
 class Presence:
     """One server's. Used from one event loop."""
 
-    def __init__(self, name: str, *, returns: Callable[[], None] = lambda: None, **told: str) -> None:
-        """It is there. `name` begins its log events, `told` is in them; `returns` is called when it is there again."""
+    def __init__(
+        self, name: str, *, goes: Callable[[], None] = lambda: None, returns: Callable[[], None] = lambda: None, **told: str
+    ) -> None:
+        """It is there. `name` begins its log events, `told` is in them. `goes` and `returns` are called each time that it does."""
         self.reason = ""
         """why nothing is sent; empty: it is there"""
         self._name = name
         self._told = told
+        self._goes = goes
         self._returns = returns
         self._logged = False
         self._there = asyncio.Event()
@@ -42,12 +45,15 @@ class Presence:
 
     def gone(self, reason: str) -> None:
         """Note that it is away."""
+        went = not self.reason
         self.reason = reason or "away"
         self._there.clear()
         self._away.set()
         if not self._logged:
             self._logged = True
             _log.warning(f"{self._name}.away", reason=self.reason[:_REASON_CHARACTERS], **self._told)
+        if went:
+            self._goes()
 
     def returned(self) -> None:
         """Note that it says that it is there."""

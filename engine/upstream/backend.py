@@ -28,7 +28,7 @@ from engine.relay.arrival import arrival
 from engine.relay.holding import gone_back, hold
 from engine.relay.presence import Presence
 from engine.upstream import connection, endpoints, reading, replies
-from engine.upstream.concurrency import Concurrency
+from engine.upstream.concurrency import Concurrency, TurnedAwayError
 from haywain import clock, log
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import SettingsError, Unavailable
@@ -74,7 +74,7 @@ class UpstreamBackend:
         self.slots = settings.slots
         self._settings = settings
         self._places = Concurrency(settings.slots)
-        self._presence = Presence("upstream")
+        self._presence = Presence("upstream", goes=self._places.turn_away)
         self._running: dict[int, asyncio.Task[pb.SequenceResult]] = {}
         self._heard = 0.0
         """when anything came last, by the monotonic clock"""
@@ -172,20 +172,29 @@ class UpstreamBackend:
 
     async def _once(self, sequence: pb.Sequence, arrived: float) -> pb.SequenceResult | replies.Away:
         """Send it when there is a place for it, unless the upstream is away."""
-        async with self._places.place(sequence.lane) as epoch:
-            if self._presence.reason:
-                return replies.Away(self._presence.reason)
-            began = time.monotonic()
-            if self._places.out == 1:  # nothing was to be heard before
-                self._heard = began
-            try:
-                result = await self._exchange(sequence)
-            except replies.Away as away:
-                if away.busy:
-                    self._places.busy(epoch)
-                else:
-                    self._presence.gone(away.reason)
-                return away
+        if self._presence.reason:
+            return replies.Away(self._presence.reason)
+        try:
+            async with self._places.place(sequence.lane) as epoch:
+                return await self._at(sequence, epoch, arrived)
+        except TurnedAwayError:
+            return replies.Away(self._presence.reason)
+
+    async def _at(self, sequence: pb.Sequence, epoch: int, arrived: float) -> pb.SequenceResult | replies.Away:
+        """Send it, at its place."""
+        if self._presence.reason:  # it went when the place was given
+            return replies.Away(self._presence.reason)
+        began = time.monotonic()
+        if self._places.out == 1:  # nothing was to be heard before
+            self._heard = began
+        try:
+            result = await self._exchange(sequence)
+        except replies.Away as away:
+            if away.busy:
+                self._places.busy(epoch)
+            else:
+                self._presence.gone(away.reason)
+            return away
         ended = time.monotonic()
         self._presence.answered()
         if 0 < self._settings.latency_seconds < ended - began:

@@ -14,10 +14,14 @@ from typing import Final
 
 from engine.relay.width import Width
 
-__all__ = ["Concurrency"]
+__all__ = ["Concurrency", "TurnedAwayError"]
 
 _FEWER: Final = 0.7
 _START: Final = 16
+
+
+class TurnedAwayError(Exception):
+    """It is of no use to wait for a place now."""
 
 
 class Concurrency:
@@ -38,7 +42,10 @@ class Concurrency:
 
     @contextlib.asynccontextmanager
     async def place(self, lane: int) -> AsyncIterator[int]:
-        """Wait for a place and hold it; lower lanes go first, else first come. Gives the epoch for `busy`."""
+        """Wait for a place and hold it; lower lanes go first, else first come. Gives the epoch for `busy`.
+
+        Raises TurnedAwayError.
+        """
         if self.out >= self.limit or self._waiting:
             granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             heapq.heappush(self._waiting, (lane, next(self._order), granted))
@@ -46,7 +53,7 @@ class Concurrency:
             try:
                 await granted
             except asyncio.CancelledError:
-                if granted.done() and not granted.cancelled():
+                if granted.done() and not granted.cancelled() and granted.exception() is None:
                     self._leave()
                 raise
         else:
@@ -64,6 +71,13 @@ class Concurrency:
     def busy(self, epoch: int) -> None:
         """Note that a request which got its place in `epoch` was one too many; of those that were out together, one counts."""
         self._width.busy(epoch, self.limit * _FEWER)
+
+    def turn_away(self) -> None:
+        """Let nobody wait any more: those who hold places may never leave them."""
+        waiting, self._waiting = self._waiting, []
+        for _, _, granted in waiting:
+            if not granted.done():
+                granted.set_exception(TurnedAwayError())
 
     def _leave(self) -> None:
         self.out -= 1

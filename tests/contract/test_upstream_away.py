@@ -166,16 +166,16 @@ async def test_a_frozen_upstream_is_away_and_goes_on(server: Upstream) -> None:
     assert frozen.stdout is not None
     try:
         url = (await asyncio.wait_for(frozen.stdout.readline(), 60)).decode().strip()
-        async with started(url, hold_seconds=1.0, probe_seconds=2.0) as running:
+        async with started(url, slots=1, hold_seconds=1.0, probe_seconds=2.0) as running:
             assert (await running.chat("before")).status_code == 200
             frozen.send_signal(signal.SIGSTOP)
-            held = running.begin("held")
+            held, waits = running.begin("held"), running.begin("waits for its place")
             async with asyncio.timeout(60):
                 while not running.backend._presence.reason:  # noqa: ASYNC110 - the backend has no event for it
                     await asyncio.sleep(0.01)
             assert "said nothing for 2 s" in running.backend._presence.reason
-            result = await running.chat("refused")
-            assert (result.error.code, result.retryable) == ("engine_unavailable", True)
+            for result in (await asyncio.wait_for(running.results.of(waits), 20), await running.chat("refused")):
+                assert (result.error.code, result.retryable) == ("engine_unavailable", True)
             assert not running.results.of(held).done()
             frozen.send_signal(signal.SIGCONT)
             assert (await asyncio.wait_for(running.results.of(held), 60)).status_code == 200

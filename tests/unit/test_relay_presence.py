@@ -33,6 +33,17 @@ def test_the_log_has_one_line_each_way() -> None:
     assert len(said[0]["reason"]) == 300
 
 
+def test_who_wants_to_know_is_told_once_each_time() -> None:
+    """`goes` is called when it goes, not for every reason why it is still away."""
+    times: list[str] = []
+    one = Presence("server", goes=lambda: times.append(one.reason))
+    one.gone("a")
+    one.gone("b")
+    one.returned()
+    one.gone("c")
+    assert times == ["a", "c"]
+
+
 def test_an_answer_while_it_is_away_says_nothing() -> None:
     """What was answered just before it went doesn't make it there."""
     with capture_logs() as said:

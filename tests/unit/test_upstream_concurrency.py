@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from engine.upstream.concurrency import Concurrency
+from engine.upstream.concurrency import Concurrency, TurnedAwayError
 
 
 class Holder:
@@ -147,4 +147,24 @@ async def test_cancelled_waiters_hold_no_place() -> None:
     gets.running.cancel()
     await soon(last.placed.wait())
     await last.leave()
+    assert places.out == 0
+
+
+async def test_who_waits_can_be_turned_away() -> None:
+    """Those who wait are told, and one that is cancelled in that moment; those who hold places, or come later, aren't."""
+    places = Concurrency(1)
+    holder = Holder(places)
+    await soon(holder.placed.wait())
+    waiting, cancelled = Holder(places), Holder(places)
+    await turn()
+    places.turn_away()
+    cancelled.running.cancel()
+    with pytest.raises(TurnedAwayError):
+        await waiting.running
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled.running
+    later = Holder(places)
+    await holder.leave()
+    await soon(later.placed.wait())
+    await later.leave()
     assert places.out == 0
