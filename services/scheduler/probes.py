@@ -20,6 +20,8 @@ __all__ = ["Probes", "ask", "check"]
 
 _MISSED_MAX = 3
 _REASON = 200
+_NO_TIME = 253_402_300_800
+"""Seconds at which what can be written as a time ends: the year 10,000."""
 _log = log.get()
 
 
@@ -27,8 +29,11 @@ def check(engine: engine_pb2.Engine) -> None:
     """Raise InvalidRequest for a description that nothing can be sent by."""
     if not (engine.engine_id and engine.address and engine.models and engine.slots > 0):
         raise errors.InvalidRequest("an engine registers with an id, an address, models and slots")
-    if not all(model.model for model in engine.models):
-        raise errors.InvalidRequest(f"the engine '{engine.engine_id}' has a model without an id")
+    for model in engine.models:
+        if not model.model:
+            raise errors.InvalidRequest(f"the engine '{engine.engine_id}' has a model without an id")
+        if not (0 <= model.create_time.seconds < _NO_TIME and 0 <= model.create_time.nanos < 1_000_000_000):
+            raise errors.InvalidRequest(f"the engine '{engine.engine_id}' has a model of no time: {model.model}")
 
 
 async def ask(address: str, seconds: float) -> engine_pb2.Engine:
@@ -119,4 +124,6 @@ class Probes:
                     if told != type(error).__name__:  # once, not at each heartbeat
                         _log.warning("engine.not_known", engine_id=engine_id, error=error.message)
                     told = type(error).__name__
+                except Exception:  # noqa: BLE001 - whatever an engine says of itself is its own trouble only
+                    _log.exception("engine.probe_failed", engine_id=engine_id)
                 await asyncio.sleep(self._seconds)

@@ -118,6 +118,20 @@ async def test_another_engine_at_its_address_is_not_taken_for_it(settings: Setti
         assert set(await listed(running)) == {"far"}
 
 
+async def test_an_added_engine_that_talks_nonsense_harms_nobody(settings: Settings) -> None:
+    """A description with a time that is none counts for nothing: the engine is lost until it makes sense again."""
+    async with mesh(quick(settings)) as running, served(settings) as engine:
+        await add(running, engine.address)
+        await is_(running, "far", READY)
+        engine.description.models[0].create_time.seconds = 1 << 60
+        await is_(running, "far", LOST)
+        with pytest.raises(errors.InvalidRequest, match="has a model of no time: echo"):
+            await engine.register(running.stub)
+        engine.description.models[0].create_time.seconds = 1
+        await is_(running, "far", READY)
+        assert await run(running) == {"far"}
+
+
 async def test_what_cannot_be_added_is_refused(settings: Settings) -> None:
     """Nobody there, no engine, one without models or slots, one that is there already, words that are no address."""
     async with mesh(quick(settings)) as running, served(settings) as engine:
