@@ -117,7 +117,8 @@ def test_schedulers_are_killed(mesh: Mesh, terms: tuple[str, ...], log: Path) ->
     ran: dict[str, int] = {}
     for names in (("scheduler-2",), ("scheduler",), BOTH):
         before = len(ran)
-        until("more is recorded", lambda before=before: len(recorded(mesh, batch["id"])) > before + ROWS // 20)
+        enough = min(before + ROWS // 20, ROWS - 1)  # on a slow machine all may be by now
+        until("more is recorded", lambda enough=enough: len(recorded(mesh, batch["id"])) > enough)
         kept = recorded(mesh, batch["id"])
         mesh.kill(*names)
         ran = {name: times for name, times in runs(log).items() if name in set(kept)} | ran
