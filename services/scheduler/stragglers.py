@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Pace", "Stragglers", "compare"]
 
 _SAMPLES = 64
-_ENOUGH = 20
-"""Samples that make a comparison."""
+_ENOUGH, _SOME = 20, 8
+"""Samples that make a comparison; that tell what is late."""
 _SLOW, _NOT_SLOW = 3.0, 2.0
 """Times the others' median: from here on an engine is slow, and below this no more."""
 _LONG_SECONDS = 0.25
@@ -54,10 +54,9 @@ class Pace:
         self._seconds.append(seconds)
         self._units.append(seconds / max(1, tokens))
 
-    @property
-    def enough(self) -> bool:
-        """Tell whether there are enough rows to go by."""
-        return len(self._seconds) >= _ENOUGH
+    def __len__(self) -> int:
+        """Count the rows to go by."""
+        return len(self._seconds)
 
     def typical(self) -> float:
         """Tell the median of seconds an output token."""
@@ -78,7 +77,7 @@ def compare(links: Sequence[Link]) -> list[Link]:
     known: dict[str, dict[Link, float]] = {}
     for link in links:
         for model, pace in link.paces.items():
-            if pace.enough:
+            if len(pace) >= _ENOUGH:
                 known.setdefault(model, {})[link] = pace.typical()
     changed = []
     for link in links:
@@ -121,7 +120,7 @@ class Stragglers:
         link.looks = False
         if self._factor <= 0:
             return []
-        late = {model: max(self._seconds, self._factor * pace.long()) for model, pace in link.paces.items() if pace.enough}
+        late = {model: max(self._seconds, self._factor * pace.long()) for model, pace in link.paces.items() if len(pace) >= _SOME}
         picked: list[Attempt] = []
         for other in others:
             if other is link or not late:

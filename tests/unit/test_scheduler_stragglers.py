@@ -115,7 +115,7 @@ def test_what_is_not_copied(why: str) -> None:
     """Nothing is copied without room, without rows to go by, too soon, nor is a suspect, nor what is over."""
     held = make_held(9)
     slow = make_link("slow")
-    idle = make_link("idle", seconds=1.0, slots=4, model="n" if why == "model" else "m", rows=19 if why == "samples" else 20)
+    idle = make_link("idle", seconds=1.0, slots=4, model="n" if why == "model" else "m", rows=7 if why == "samples" else 8)
     [attempt] = put(slow, held, at=0.0)
     stragglers = Stragglers(0.0 if why == "off" else 4.0, 10.0)
     if why == "slots":
