@@ -13,7 +13,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -128,6 +128,9 @@ class BatchesSettings(Section, frozen=True):
     """how often the scheduler is asked when no hint comes"""
 
 
+LeaseSeconds = Annotated[int, msgspec.Meta(ge=1, le=31_536_000)]
+
+
 class SchedulerSettings(Section, frozen=True):
     """`[scheduler]`"""
 
@@ -160,9 +163,9 @@ class SchedulerSettings(Section, frozen=True):
     """a batch's rows of a model run on engines of one digest only: that of the engine which was sent the first row"""
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
     """other names for models: alias to model id"""
-    model_lease_seconds: int = 600
+    model_lease_seconds: LeaseSeconds = 600
     """how long a lease of a model lasts without renewal, when nobody says how long"""
-    model_lease_seconds_max: int = 7_200
+    model_lease_seconds_max: LeaseSeconds = 7_200
 
     def __post_init__(self) -> None:
         """Refuse aliases that lead nowhere."""

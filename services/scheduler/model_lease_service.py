@@ -42,7 +42,8 @@ class ModelLeaseServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             raise errors.InvalidRequest("Missing required parameter: 'model'.", code="missing_required_parameter", param="model")
         _check_length("holder", request.holder, _HOLDER_LENGTH)
         _check_metadata(request.metadata)
-        ttl_seconds = self._ttl(request) or self._lease_terms.model_lease_seconds
+        terms = self._lease_terms
+        ttl_seconds = self._ttl(request) or min(terms.model_lease_seconds, terms.model_lease_seconds_max)
         model = self._leases.names().get(request.model)
         if model is None:
             raise errors.ModelMissing(missing(request.model, self._lease_terms.aliases), param="model")

@@ -70,6 +70,7 @@ def test_other_variables_are_left_alone() -> None:
         ({}, ["nope.slots=1"], ["--set nope.slots", "`nope`"]),
         ({}, ["scheduler.slots=many"], ["--set scheduler.slots", "Expected `int`", "$.scheduler.slots"]),
         ({}, ["scheduler.slots"], ["--set scheduler.slots", "section.key=value"]),
+        ({}, ["scheduler.model_lease_seconds=0"], ["--set scheduler.model_lease_seconds", "Expected `int` >= 1"]),
         ({}, ["scheduler=1"], ["--set scheduler", "Expected `object`"]),
         ({}, ["scheduler.slots.deep=1"], ["--set scheduler.slots.deep", "Expected `int`"]),
         ({"HAYWAIN_FILES__NOPE": "1"}, [], ["HAYWAIN_FILES__NOPE", "`nope`"]),
