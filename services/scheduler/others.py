@@ -15,7 +15,7 @@ from haywain.settings import Settings
 
 __all__ = ["Others", "together"]
 
-_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 _State = pb.EngineStatus
 _RANK = (_State.STATE_LOST, _State.STATE_CONNECTING, _State.STATE_QUARANTINED, _State.STATE_READY, _State.STATE_DRAINING)
 """What is told when schedulers see it differently: the last one."""
@@ -38,22 +38,22 @@ class Others:
         self._addresses = addresses
         self._channels: dict[str, grpc.aio.Channel] = {}
 
-    async def ask(self, method: str, request: Any) -> tuple[list[Any], list[str]]:
-        """Ask all at the same time; the answers, and the names of those that stand still.
+    async def ask(self, method: str, request: Any, seconds: float = _LOOK_SECONDS) -> tuple[list[Any], list[str]]:
+        """Ask all at the same time; the answers, and the names of those that stand still: without one after so many seconds.
 
         One that is away has nothing at any engine. One that knows no such engine has nothing at it.
         """
-        answers = await asyncio.gather(*(self._ask(name, method, request) for name in self._addresses))
+        answers = await asyncio.gather(*(self._ask(name, method, request, seconds) for name in self._addresses))
         heard = [answer for answer in answers if answer is not None and not isinstance(answer, str)]
         return heard, [answer for answer in answers if isinstance(answer, str)]
 
-    async def _ask(self, name: str, method: str, request: Any) -> Any:
+    async def _ask(self, name: str, method: str, request: Any, seconds: float) -> Any:
         """Give an answer, None of one that is away, or the name of one that stands still."""
         if name not in self._channels:
             self._channels[name] = rpc.channel(self._addresses[name])
         stub = scheduler_pb2_grpc.SchedulerServiceStub(self._channels[name])
         try:
-            return await rpc.call(getattr(stub, method), request, timeout=_SECONDS, wait=False)
+            return await rpc.call(getattr(stub, method), request, timeout=seconds, wait=False)
         except (errors.Unavailable, errors.NotFound):
             return None
         except errors.HaywainError as error:

@@ -31,7 +31,7 @@ __all__ = ["Registry"]
 _KEPT_SECONDS = 86_400.0
 _COME_SECONDS = 3.0
 _LOOK_SECONDS = 0.5
-_ADD_SECONDS = 5.0
+_ADD_SECONDS = _TELL_SECONDS = 5.0
 _log = log.get()
 
 
@@ -140,7 +140,7 @@ class Registry:
                 await self._store.drain(status.engine)
                 self._follow(await self._store.all())
         request = pb.DrainEngineRequest(engine_id=engine_id, local=True)
-        heard, _ = ([], []) if local else await self._others.ask("DrainEngine", request)
+        heard, _ = ([], []) if local else await self._others.ask("DrainEngine", request, _TELL_SECONDS)
         return together([status, *(answer.engine for answer in heard)])[0]
 
     async def remove(self, engine_id: str, *, local: bool) -> pb.EngineStatus:
@@ -155,7 +155,7 @@ class Registry:
             status = self._engines.remove(engine_id) if entry is not None else _away(engine)
             status.standing = standing
         request = pb.RemoveEngineRequest(engine_id=engine_id, local=True)
-        heard, _ = ([], []) if local else await self._others.ask("RemoveEngine", request)
+        heard, _ = ([], []) if local else await self._others.ask("RemoveEngine", request, _TELL_SECONDS)
         return together([status, *(answer.engine for answer in heard)])[0]
 
     async def _stored(self, engine_id: str) -> engine_pb2.Engine:

@@ -172,7 +172,7 @@ async def test_a_removed_engine_finishes_what_it_runs_and_is_forgotten(settings:
         assert set(await listed(running)) == {"e0"}
         engine.release()
         await eventually(lambda: listed(running), lambda found: not found)
-        assert (await running.progress(batch_id)).counts.completed == 8
+        await eventually(lambda: running.progress(batch_id), lambda progress: progress.counts.completed == 8)
         await eventually(lambda: running.progress(batch_id), lambda progress: progress.waiting_reason == 2)
         await engine.register(running.stub)
         assert await listed(running) == {}
@@ -255,7 +255,7 @@ async def test_the_list_tells_how_fast_engines_are(settings: Settings) -> None:
             return result
 
         engine.respond = cached
-        await run(running, 60)
+        await running.ended(await running.submit(lines_of(60)))
         status = (await listed(running))["e0"]
         given, output = status.input_tokens_per_second, status.output_tokens_per_second
         assert 0 < output <= 120

@@ -25,9 +25,9 @@ def url(postgres: PostgresServer) -> str:
 
 
 async def listed(running: Mesh) -> dict[str, pb.EngineStatus]:
-    """List the engines by id; every scheduler has answered."""
-    listing = await rpc.call(running.stub.ListEngines, pb.ListEnginesRequest())
-    assert not listing.silent
+    """List the engines by id, once every scheduler answers in time."""
+    ask = lambda: rpc.call(running.stub.ListEngines, pb.ListEnginesRequest())  # noqa: E731
+    listing = await eventually(ask, lambda told: not told.silent)
     return {status.engine.engine_id: status for status in listing.engines}
 
 

@@ -86,6 +86,8 @@ def test_engines_come_share_the_rows_and_go(mesh: Mesh) -> None:
         chat = mesh.ask("POST", "/v1/chat/completions", json=chat_row("c", model="gpt-x")["body"])
         assert (chat.status_code, chat.json()["model"]) == (200, "other")
 
+        for name in ("engine-0", "engine-1", "far"):
+            is_ready(mesh, name)
         shown = engines(mesh, "list").stdout
         assert max(map(len, shown.splitlines())) <= 100, shown
         assert [line.split()[:3] for line in shown.splitlines() if "echo" in line] == [
