@@ -1,8 +1,9 @@
 """The embedded database: one SQLite file a service, in WAL mode with full syncs, one writer thread and one reader thread.
 
-A commit costs a sync of the disk, milliseconds, whatever is in it. So the writer takes all writes that wait into one commit, each
-behind a savepoint of its own: one that raises undoes itself only, and nobody is answered before the commit. When the commit itself
-fails, or SQLite gave up the whole transaction, each is run again in a transaction of its own. Reads that wait share a snapshot.
+A commit costs a sync of the disk, milliseconds, whatever is in it. So the writer takes all writes that wait into one commit, and
+nobody is answered before it. When one of them raises, all are run again, each behind a savepoint of its own: then one that raises
+undoes itself only. When the commit itself fails, or SQLite gave up the whole transaction, each is run again in a transaction of
+its own. Reads that wait share a snapshot.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class SqliteDatabase:
         return answer
 
     def _write(self, works: list[_Work]) -> list[_Outcome]:
-        return (self._together(works) if len(works) > 1 else None) or [self._alone(work) for work in works]
+        together = self._together(works) or self._each_undone_alone(works) if len(works) > 1 else None
+        return together or [self._alone(work) for work in works]
 
     def _read(self, works: list[_Work]) -> list[_Outcome]:
         return self._transact(self._reader, "begin", lambda transaction: [_outcome(work, transaction) for work in works])
@@ -118,7 +120,14 @@ class SqliteDatabase:
             return error
 
     def _together(self, works: list[_Work]) -> list[_Outcome] | None:
-        """Commit several; None when that can't be done, and none of them has happened."""
+        """Commit several; None when one of them raises, and none of them has happened."""
+        try:
+            return self._transact(self._writer, "begin immediate", lambda transaction: [work(transaction) for work in works])
+        except Exception:  # noqa: BLE001 - whose it is, and whether it raises again, is seen when they are run again
+            return None
+
+    def _each_undone_alone(self, works: list[_Work]) -> list[_Outcome] | None:
+        """Commit several, but those that raise; None when that can't be done, and none of them has happened."""
         connection = self._connections[self._writer]
         transaction = _SqliteTransaction(connection, self._queries.statements)
         outcomes: list[_Outcome] = []
