@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -28,6 +29,8 @@ __all__ = ["BlobStore", "BlobWriter", "DirectoryBlobStore", "mapped"]
 CHUNK_BYTES = 512 * 1024
 KEPT_BYTES = 8 * 1024 * 1024
 """What new work must leave of a disk."""
+ROOM_SECONDS = 0.1
+"""How long room is believed in, so that many creations don't all look."""
 _THREADS = 4
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 _T = TypeVar("_T")
@@ -101,6 +104,7 @@ class DirectoryBlobStore:
         self._scratch = root / "scratch"
         self._lasting: set[Path] = set()
         """Folders that are known to be on disk themselves."""
+        self._had_room_at = float("-inf")
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
         self._done = gathered_on(self._threads, at_once=_THREADS)
         self._published: Gathered[tuple[Path, Path], None] = Gathered(self._publish_all, most=32, at_once=_THREADS)
@@ -215,10 +219,14 @@ class DirectoryBlobStore:
         await self._off_loop(clear, "scratch")
 
     async def check_room(self) -> None:
-        """Look at the disk."""
+        """Look at the disk, unless there was room a moment ago."""
+        now = time.monotonic()
+        if 0 <= now - self._had_room_at < ROOM_SECONDS:
+            return
         found = await self._off_loop(lambda: os.statvfs(self._root), "room")
         if found.f_bavail * found.f_frsize < KEPT_BYTES:
             raise errors.StorageFull(retry_after=10)
+        self._had_room_at = now
 
     async def _off_loop(self, work: Callable[[], _T], key: str) -> _T:
         with mapped(f"blob {key}"):
@@ -227,10 +235,16 @@ class DirectoryBlobStore:
 
 
 def _rename(path: Path, target: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    target.parent.mkdir(exist_ok=True)
-    path.replace(target)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        os.replace(path, target)
+    except FileNotFoundError:  # the first that goes there
+        target.parent.mkdir(exist_ok=True)
+        os.replace(path, target)
 
 
 class _FileWriter:

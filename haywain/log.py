@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import structlog
 
 from haywain import logfiles
@@ -18,6 +20,8 @@ from haywain.settings import LogSettings
 
 __all__ = ["bind", "configure", "get"]
 
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+_in_any_case = structlog.processors.JSONRenderer()
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _FORMATS = ("auto", "json", "text")
 
@@ -31,21 +35,35 @@ def configure(settings: LogSettings, process: str) -> None:
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
     # Plain tracebacks: the pretty ones print local variables, and those hold prompts.
     console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-    renderer: Any = console if text else structlog.processors.JSONRenderer()
+    renderer: Any = console if text else _as_json
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _stamp,
             structlog.processors.format_exc_info if not text else structlog.processors.StackInfoRenderer(),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(_Lines()),  # type: ignore[arg-type]  # it is only written to
+        logger_factory=structlog.WriteLoggerFactory(_Lines()),  # type: ignore[arg-type]  # it is only written to
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=max(level, logging.WARNING), stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
     structlog.contextvars.bind_contextvars(process=process)
+
+
+def _stamp(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    event["timestamp"] = datetime.now(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    return event
+
+
+def _as_json(logger: Any, method: str, event: structlog.typing.EventDict) -> str:
+    """Render a line: quickly, unless there is something in it that isn't plain."""
+    try:
+        line = _encode(event)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # text that is no Unicode, a huge number
+        line = b"\xff"
+    return line.decode() if line.isascii() else str(_in_any_case(logger, method, event))
 
 
 class _Lines:
