@@ -80,9 +80,10 @@ class Dispatcher:
         self._batches.pop(order, None)
         for turns in self._turns.values():
             turns.drop(order)
-        self.links.give_up_batch(batch)
         self.stragglers.forget(batch)
-        batch.running = 0
+        if batch.running:
+            self.links.give_up_batch(batch)
+            batch.running = 0
 
     def refresh(self, batch: Batch, model: str) -> None:
         """Look again whether a batch has rows of a model to send."""

@@ -22,6 +22,8 @@ from services.scheduler import figures
 __all__ = ["Group", "Journal", "Journals"]
 
 _WRITERS = 4
+_TOGETHER = 16
+"""Journals that a thread writes one after the other, at most: the way there and back costs more than a small one's writing."""
 _RETRY_SECONDS = (0.1, 5.0)
 _log = log.get()
 
@@ -55,6 +57,11 @@ class Journal:
         self.resting = False
         """It is closed when nothing waits."""
         self._file = -1
+
+    def take(self) -> Group:
+        """Take what waits."""
+        group, self.waiting = self.waiting, Group()
+        return group
 
     def write(self, lines: list[bytes]) -> int:
         """Write at the end and sync; the size written. Blocking; raises OSError and leaves the file as it was."""
@@ -139,39 +146,59 @@ class Journals:
                 group.create_task(self._write_on())
 
     async def _write_on(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            journal = await self._ready.get()
-            group, journal.waiting = journal.waiting, Group()
-            began = time.perf_counter()
-            size = await self._written(loop, journal, group)
-            figures.flushed(time.perf_counter() - began, len(group.lines))
-            journal.end += size
-            self.backlog -= group.size
-            self._on_synced(group)
-            self._on_change()
-            if journal.waiting.lines:
-                self._ready.put_nowait(journal)
-                continue
-            journal.busy = False
-            if journal.resting:
-                journal.close()
-            if (idle := self._idle.pop(journal, None)) is not None:
-                idle.set()
+            ready = [await self._ready.get()]
+            share = min(_TOGETHER, 1 + self._ready.qsize() // _WRITERS)
+            ready += [self._ready.get_nowait() for _ in range(share - 1)]
+            await self._write_all([(journal, journal.take()) for journal in ready])
 
-    async def _written(self, loop: asyncio.AbstractEventLoop, journal: Journal, group: Group) -> int:
+    async def _write_all(self, left: list[tuple[Journal, Group]]) -> None:
+        """Write groups, each until it is on the disk: what can't be written for now is tried again after a pause."""
+        loop = asyncio.get_running_loop()
         pause, most = _RETRY_SECONDS
-        stuck = False
+        stuck = 0
         try:
             while True:
-                try:
-                    return await loop.run_in_executor(self._threads, journal.write, group.lines)
-                except OSError as error:
-                    if not stuck:
-                        stuck = True
-                        self.stuck += 1
-                    _log.error("journal.stuck", journal=journal.path.name, error=str(error), retry_seconds=pause)
+                outcomes = await loop.run_in_executor(self._threads, _write, left)
+                failed: list[tuple[Journal, Group]] = []
+                for (journal, group), outcome in zip(left, outcomes, strict=True):
+                    if not isinstance(outcome, OSError):
+                        self._written(journal, group, *outcome)
+                        continue
+                    failed.append((journal, group))
+                    _log.error("journal.stuck", journal=journal.path.name, error=str(outcome), retry_seconds=pause)
+                self.stuck += len(failed) - stuck
+                left, stuck = failed, len(failed)
+                self._on_change()
+                if not left:
+                    return
                 await asyncio.sleep(pause)
                 pause = min(most, 2 * pause)
         finally:
             self.stuck -= stuck
+
+    def _written(self, journal: Journal, group: Group, size: int, seconds: float) -> None:
+        figures.flushed(seconds, len(group.lines))
+        journal.end += size
+        self.backlog -= group.size
+        self._on_synced(group)
+        if journal.waiting.lines:
+            self._ready.put_nowait(journal)
+            return
+        journal.busy = False
+        if journal.resting:
+            journal.close()
+        if (idle := self._idle.pop(journal, None)) is not None:
+            idle.set()
+
+
+def _write(groups: list[tuple[Journal, Group]]) -> list[tuple[int, float] | OSError]:
+    """Write each; the size and the seconds it took, or why it couldn't be written. Blocking."""
+    outcomes: list[tuple[int, float] | OSError] = []
+    for journal, group in groups:
+        began = time.perf_counter()
+        try:
+            outcomes.append((journal.write(group.lines), time.perf_counter() - began))
+        except OSError as error:
+            outcomes.append(error)
+    return outcomes

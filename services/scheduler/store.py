@@ -57,7 +57,7 @@ class Store:
                 tx.execute_many("insert_shard", rows)
                 if len(rows) >= _MANY_SHARDS:
                     tx.execute("shards_inserted")
-                mark(tx, submission)
+                return Stored(msgspec.structs.replace(submission, changed=mark(tx, submission)), list(shards), Tally(), 0)
             return _stored(tx, _get(tx, submission.batch_id))
 
         return await self._database.write(submit)
@@ -98,18 +98,20 @@ class Store:
         """Forget a submission, its shards and segments."""
 
         def delete(tx: Transaction) -> None:
-            row = tx.fetch_one("get_submission", batch_id=batch_id)
+            row = tx.fetch_one("delete_submission", batch_id=batch_id)
             if row is not None and row["recording"] != "journal":
                 tx.execute("insert_forgotten", batch_id=batch_id, **_next_change(tx))
-            tx.execute("delete_submission", batch_id=batch_id)
 
         await self._database.write(delete)
 
 
-def mark(tx: Transaction, submission: Submission) -> None:
-    """Number a change of a submission, so that other schedulers see it. Those of a scheduler that is alone need no numbers."""
-    if submission.recording != "journal":
-        tx.execute("mark_submission", batch_id=submission.batch_id, **_next_change(tx))
+def mark(tx: Transaction, submission: Submission) -> int:
+    """Number a change of a submission, so that other schedulers see it. Those of a scheduler that is alone need no numbers: 0."""
+    if submission.recording == "journal":
+        return 0
+    number = _next_change(tx)
+    tx.execute("mark_submission", batch_id=submission.batch_id, **number)
+    return number["changed"]
 
 
 def started(tx: Transaction, batch_id: str, now: float) -> float:

@@ -47,7 +47,7 @@ update submissions set stop_reason = :reason where batch_id = :batch_id and stop
 update submissions set sealed = :sealed where batch_id = :batch_id
 
 -- name: delete_submission
-delete from submissions where batch_id = :batch_id
+delete from submissions where batch_id = :batch_id returning recording
 
 -- name: release_own
 update shards set state = 0, owner = '', lease_until = 0 where state = 1 and owner = :owner
