@@ -7,9 +7,10 @@ The batch is there with the transaction, whatever dies before or after. With `wa
 a batch that none of its records can run of never was. Whatever is written before the transaction is named by the intent's batch id,
 and cleared by it: at once when the creation fails, a minute later when the service died or the client left.
 
-Idempotency keys: the answer is kept by the same transaction, so there is a batch with its answer or neither. The answer tells the
-batch as it was created, for the first request as for all that repeat it; the gateway makes the same bytes of it each time. That a
-request with a key is still running is known by this process only: with several of them the transaction alone decides, and the
+Idempotency keys: the answer is kept by the same transaction, so there is a batch with its answer or neither. It also finds what an
+earlier request made; so a creation that is quickly done, and most likely the first, doesn't look before. The answer tells the batch
+as it was created, for the first request as for all that repeat it; the gateway makes the same bytes of it each time. That a request
+with a key is still running is known by this process only: with several of them the transaction alone decides, and the
 second one answers what the first one did.
 
 A batch whose creation was `held` begins when its client is answered: held.py.
@@ -81,13 +82,31 @@ class Creator:
         try:
             with self._alone(tenant, request):
                 keys = _keys(request)
-                while (earlier := await self._store.earlier(tenant, keys, request.request_id)) is not None:
-                    if await self._stands(tenant, earlier, request.request_id):
-                        return _again(earlier, request.request_id)
-                return await self._new(request, keys)
+                looks_first = request.HasField("idempotency") or patience(request) > 0
+                if looks_first and (known := await self._known(tenant, keys, request.request_id)) is not None:
+                    return known
+                try:
+                    return await self._new(request, keys)
+                except errors.HaywainError:
+                    if (known := await self._known_now(tenant, keys, request.request_id)) is None:
+                        raise
+                    return known
         except errors.HaywainError as error:
             error.undone = error.undone is not False  # then a commit's outcome isn't known
             raise
+
+    async def _known(self, tenant: str, keys: list[Key], request_id: str) -> _Response | None:
+        """Find what an earlier request that this one repeats was answered. Raises KeyReused."""
+        while keys and (earlier := await self._store.earlier(tenant, keys, request_id)) is not None:
+            if await self._stands(tenant, earlier, request_id):
+                return _again(earlier, request_id)
+        return None
+
+    async def _known_now(self, tenant: str, keys: list[Key], request_id: str) -> _Response | None:
+        """Do the same, if that can be done, for a creation that failed: it may be in the way of its repetition that it happened."""
+        with contextlib.suppress(errors.HaywainError):
+            return await self._known(tenant, keys, request_id)
+        return None
 
     async def _stands(self, tenant: str, earlier: Record | Answer, request_id: str) -> bool:
         """Tell whether an earlier answer may be given again; then its batch stays, whatever becomes of the first who asked."""
@@ -163,7 +182,7 @@ class Creator:
         try:
             async with asyncio.timeout(wait):
                 while True:
-                    found = await self._intake.look(record, rejected=True)
+                    found = await self._intake.look(record, await self._intake.source(record), rejected=True)
                     if found is not None:
                         return found
                     await asyncio.sleep(LOOK_AGAIN_SECONDS)

@@ -5,8 +5,8 @@
     poll: leases, GetProgress, │               │
     expiry, retries ───────────┘               └──▶ one mover ──▶ Steps.validate
 
-A batch whose rows wait or run costs a place in a dictionary and in one GetProgress a poll, however many there are. Polling is the
-truth: a hint that never comes costs a second, or a few while thousands wait. A peer that is away fails no batch; its steps are
+A batch whose rows wait or run costs a place in a dictionary and, now and then, in the GetProgress of a poll (turns.py). Polling is
+the truth: a hint that never comes costs a second, or more while hundreds wait. A peer that is away fails no batch; its steps are
 tried again with backoff.
 """
 
@@ -25,6 +25,7 @@ from services.batches.progress import ProgressBook
 from services.batches.record import Record
 from services.batches.steps import Next, Steps
 from services.batches.store import LEASE_SECONDS, BatchStore
+from services.batches.turns import Turns
 
 __all__ = ["Driver"]
 
@@ -33,7 +34,6 @@ MOVERS = 128
 MANY = 32
 TOGETHER_SECONDS = 0.2
 """While many are open, those to which something happens start off together, so often."""
-ASKED_MOST = 1_000
 FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 5.0
 INTENT_SECONDS = 60.0
@@ -82,7 +82,7 @@ class Driver:
         self._open: dict[str, _Open] = {}
         # Nothing here holds a batch twice: the bound is the number of open batches.
         self._soon: list[str] = []
-        self._asked = 0
+        self._turns = Turns()
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._to_validate: asyncio.Queue[str] = asyncio.Queue()
         self._keeping = asyncio.Lock()
@@ -98,6 +98,7 @@ class Driver:
 
     def created(self, record: Record) -> None:
         """Drive a batch that was just made here."""
+        self._steps.fresh[record.batch_id] = record
         self.add(record.batch_id, record.expires_at)
 
     def waits_for_models(self, batch_id: str) -> bool:
@@ -203,6 +204,8 @@ class Driver:
         while True:
             try:
                 async for progress in self._scheduler.watch():
+                    if not progress:  # it begins; what ended before was told to nobody
+                        self._turns.ask_all()
                     self.see(progress)
             except errors.HaywainError as error:
                 _log.debug("watch.ended", error=error.message)
@@ -237,20 +240,19 @@ class Driver:
             self._tell(batch_id, "cancelling")
 
     async def _ask(self) -> None:
-        """Ask for the progress of those that wait for rows, in one call; of very many, in turns."""
+        """Ask for the progress of those that wait for rows, many in one call; of very many, in turns."""
         waiting = [batch_id for batch_id, batch in self._open.items() if batch.waits_for_rows]
-        if not waiting:
-            return
-        if len(waiting) > ASKED_MOST:
-            begin = self._asked % len(waiting)
-            waiting = [*waiting, *waiting[:ASKED_MOST]][begin : begin + ASKED_MOST]
-            self._asked = begin + ASKED_MOST
-        progress = await self._scheduler.progress(waiting, wait=True)
-        self.see(progress)
-        for batch_id in set(waiting) - {news.batch_id for news in progress}:
-            if batch_id in self._open and self._open[batch_id].waits_for_rows:
-                self.book.lose(batch_id)
-                self.wake(batch_id)
+        for asked in self._turns.of(waiting):
+            try:
+                progress = await self._scheduler.progress(asked, wait=True)
+            except errors.HaywainError:
+                self._turns.ask_all()
+                raise
+            self.see(progress)
+            for batch_id in set(asked) - {news.batch_id for news in progress}:
+                if batch_id in self._open and self._open[batch_id].waits_for_rows:
+                    self.book.lose(batch_id)
+                    self.wake(batch_id)
 
     async def _look_for_models(self) -> None:
         """Wake those that wait for an engine once there is one, with one call for all of them."""

@@ -30,7 +30,7 @@ from services.batches.peers import Scheduler
 from services.batches.record import Fault, Record
 from services.batches.store import BatchStore, planned
 from services.batches.validate import Order, Verdict
-from services.batches.validator import Validator, ValidatorDied, is_small
+from services.batches.validator import Validator, ValidatorDied
 
 __all__ = ["Found", "Intake", "missing_file", "reason"]
 
@@ -65,7 +65,14 @@ class Intake:
         self._models: list[engine_pb2.ModelDescription] = []
         self._models_at = float("-inf")
 
-    async def validate(self, record: Record) -> Record | bool:
+    async def source(self, record: Record) -> Path | None:
+        """Find a batch's input; None when it is gone, or never was. Raises Unavailable."""
+        try:
+            return await self._blobs.local(record.input_blob_key) if record.input_blob_key else None
+        except errors.FileGone:
+            return None
+
+    async def validate(self, record: Record, source: Path | None) -> Record | bool:
         """Validate a batch that has no plan yet; the batch, if it is in progress now, and False when it must wait for an engine.
 
         Raises Unavailable and StorageFull, to be tried again.
@@ -74,7 +81,7 @@ class Intake:
             await self._fail(record, [missing_file(record)])
             return True
         try:
-            found = await self.look(record, rejected=record.reject)
+            found = await self.look(record, source, rejected=record.reject)
         except ValidatorDied:
             await self._lost(record)
             return True
@@ -97,7 +104,7 @@ class Intake:
         crash.point("batches:planned")
         return running or True
 
-    async def look(self, record: Record, *, rejected: bool) -> Found | None:
+    async def look(self, record: Record, source: Path | None, *, rejected: bool) -> Found | None:
         """Validate an input, with error lines of bad lines if they are wanted; None when there is no engine yet.
 
         Raises ValidatorDied, FileGone, Unavailable, StorageFull. What it wrote and nobody publishes goes with stale scratch files.
@@ -105,9 +112,10 @@ class Intake:
         models = await self.models()
         if not models and not self._goes_nowhere(record):
             return None
-        path = await self._blobs.local(record.input_blob_key)
+        if source is None:
+            raise errors.FileGone
         index, bad = self._blobs.scratch(), self._blobs.scratch()
-        order = self._order(record, models, path)
+        order = self._order(record, models, source)
         order = msgspec.structs.replace(order, index_path=str(index), rejects_path=str(bad) if rejected else "")
         with mapped("validation"), VALIDATION_SECONDS.time():
             verdict = await self._validator.validate(order)
@@ -124,13 +132,6 @@ class Intake:
             await self._blobs.publish(found.index, index_key(record.batch_id))
         if found.verdict.rejects.size_bytes:
             await self._blobs.publish(found.rejected, rejected_key(record.batch_id))
-
-    async def is_small(self, record: Record) -> bool:
-        """Tell whether a batch is validated so quickly that it needs no turn."""
-        try:
-            return not record.input_blob_key or is_small(await self._blobs.local(record.input_blob_key))
-        except errors.FileGone:
-            return True
 
     async def submit(self, record: Record) -> None:
         """Hand a batch with a plan to the scheduler; repeating it changes nothing."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from haywain.clock import seconds
 from haywain.scheduler.v1 import scheduler_pb2
 from services.batches.record import Counts, Tokens
 
-__all__ = ["ProgressBook", "counts_of", "tokens_of", "without_counts"]
+__all__ = ["ProgressBook", "counts_of", "figures_of", "tokens_of", "without_counts"]
 
 Progress = scheduler_pb2.Progress
 _ENDED = (Progress.STATE_ENDED, Progress.STATE_SEALED)
@@ -96,6 +97,11 @@ class ProgressBook:
         news = {batch_id: seen for batch_id in changed if (seen := self._seen.get(batch_id)) is not None}
         return {batch_id: (counts_of(seen.counts), tokens_of(seen), seconds(seen.start_time)) for batch_id, seen in news.items()}
 
+    def kept(self, seen: Progress | None) -> None:
+        """Note that what was seen of a batch is kept; if more was seen meanwhile, that is not."""
+        if seen is not None and self._seen.get(seen.batch_id) is seen:
+            self._changed.discard(seen.batch_id)
+
     def give_back(self, batch_ids: Iterable[str]) -> None:
         """Count as changed again what could not be kept."""
         self._changed.update(batch_id for batch_id in batch_ids if batch_id in self._seen)
@@ -104,6 +110,14 @@ class ProgressBook:
 def counts_of(counts: scheduler_pb2.RowCounts) -> Counts:
     """Read counts."""
     return Counts(counts.total, counts.completed, counts.failed)
+
+
+def figures_of(seen: Progress | None) -> dict[str, Any]:
+    """Tell what a record says of how far its batch is; nothing when that isn't known."""
+    if seen is None:
+        return {}
+    counts = counts_of(seen.counts)
+    return {"counts": counts, "usage": tokens_of(seen), "rows_left": max(counts.total - counts.completed - counts.failed, 0)}
 
 
 def without_counts(progress: Progress | None) -> Progress | None:

@@ -13,9 +13,10 @@ from services.batches.finalize import Finalizer
 from services.batches.held_store import HeldStore
 from services.batches.intake import Intake
 from services.batches.lifecycle import TERMINAL, Status
-from services.batches.progress import ProgressBook
+from services.batches.progress import ProgressBook, figures_of
 from services.batches.record import Record
 from services.batches.store import BatchStore
+from services.batches.validator import is_small
 
 __all__ = ["Next", "Steps"]
 
@@ -49,10 +50,12 @@ class Steps:
         self._finalizer = finalizer
         self._book = book
         self._clock = clock
+        self.fresh: dict[str, Record] = {}
+        """Batches that were made here just now, for their first step."""
 
     async def advance(self, batch_id: str) -> Next:
         """Take every step that can be taken now. Raises what a peer raised, to be tried again."""
-        following: Next | Record = Next.STEP
+        following: Next | Record = self.fresh.pop(batch_id, Next.STEP)
         while following is Next.STEP or isinstance(following, Record):
             record = following if isinstance(following, Record) else await self._store.find(batch_id)
             if record is None or record.settled:
@@ -65,7 +68,7 @@ class Steps:
         record = await self._store.find(batch_id)
         if record is None or record.plan is not None or record.status not in (Status.VALIDATING, Status.CANCELLING):
             return Next.STEP
-        return Next.STEP if await self._intake.validate(record) else Next.MODELS
+        return Next.STEP if await self._intake.validate(record, await self._intake.source(record)) else Next.MODELS
 
     async def any_model(self) -> bool:
         """Ask whether any engine is there."""
@@ -86,8 +89,9 @@ class Steps:
         if record.status is Status.FINALIZING:
             return await self._end(record, record.outcome or Status.COMPLETED)
         if record.plan is None:
-            if await self._intake.is_small(record):
-                valid = await self._intake.validate(record)
+            source = await self._intake.source(record)
+            if source is None or is_small(source):
+                valid = await self._intake.validate(record, source)
                 return valid if isinstance(valid, Record) else Next.STEP if valid else Next.MODELS
             return Next.VALIDATION
         if record.status is Status.VALIDATING:
@@ -110,8 +114,13 @@ class Steps:
             outcome = Status.EXPIRED
         else:
             return Next.ROWS
+        seen = self._book.get(record.batch_id)
         started = self._book.started_at(record.batch_id)
-        moved = await self._store.move(record.batch_id, Status.FINALIZING, outcome=outcome, submitted=True, in_progress_at=started)
+        moved = await self._store.move(
+            record.batch_id, Status.FINALIZING, outcome=outcome, submitted=True, in_progress_at=started, **figures_of(seen)
+        )
+        if moved is not None:
+            self._book.kept(seen)
         crash.point("batches:finalizing")
         return moved or Next.STEP
 

@@ -21,12 +21,30 @@ _TOGETHER_SECONDS = 0.02
 class _Watcher:
     def __init__(self) -> None:
         self.changed: set[str] = set()
+        self.ended: set[str] = set()
+        """Those of them that ended."""
         self.some = asyncio.Event()
         self.urgent = asyncio.Event()
 
+    def all(self) -> set[str]:
+        """Take what changed."""
+        changed, self.changed, self.ended = self.changed, set(), set()
+        self.some.clear()
+        self.urgent.clear()
+        return changed
+
+    def soon(self) -> set[str]:
+        """Take what ended."""
+        ended, self.ended = self.ended, set()
+        self.changed -= ended
+        self.urgent.clear()
+        if not self.changed:
+            self.some.clear()
+        return ended
+
 
 class Changes:
-    """Tells watchers which batches changed, a few times a second at most; of one that ended, at once."""
+    """Tells watchers which batches changed, a few times a second at most; of those that ended, at once."""
 
     def __init__(self) -> None:
         """Start without watchers."""
@@ -38,22 +56,29 @@ class Changes:
             watcher.changed.add(batch_id)
             watcher.some.set()
             if urgent:
+                watcher.ended.add(batch_id)
                 watcher.urgent.set()
 
     async def watch(self) -> AsyncIterator[set[str]]:
-        """Yield sets of changed batches until the watcher leaves."""
+        """Yield sets of changed batches until the watcher leaves; an empty one first, once nothing will be missed any more."""
+        loop = asyncio.get_running_loop()
         watcher = _Watcher()
         self._watchers.add(watcher)
         try:
+            yield set()
             while True:
                 await watcher.some.wait()
-                watcher.some.clear()
-                watcher.urgent.clear()
-                changed, watcher.changed = watcher.changed, set()
-                yield changed
-                await asyncio.sleep(_TOGETHER_SECONDS)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(watcher.urgent.wait(), _HINT_SECONDS)
+                yield watcher.all()
+                now = loop.time()
+                until = now + _HINT_SECONDS
+                while now < until:
+                    await asyncio.sleep(_TOGETHER_SECONDS)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout_at(until):
+                            await watcher.urgent.wait()
+                    if ended := watcher.soon():
+                        yield ended
+                    now = loop.time()
         finally:
             self._watchers.discard(watcher)
 
@@ -61,7 +86,7 @@ class Changes:
 def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason], running: float) -> pb.Progress:
     """Make the message; `why` is asked when no row runs. `running` is the part of all that is at engines that is in slots."""
     ended = batch.ended
-    rows, tokens = batch.meter.rates()
+    rows, tokens = (0.0, 0.0) if ended else batch.meter.rates()
     state = pb.Progress.STATE_SEALED if batch.submission.sealed else pb.Progress.STATE_ENDED if ended else pb.Progress.STATE_ACTIVE
     total = batch.submission.row_count
     in_slots = min(max(round(batch.running * running), min(batch.running, 1)), total - batch.accepted)  # some run twice

@@ -168,9 +168,8 @@ class Scheduler:
         if request.batch_id not in self.intake.batches and not self.intake.has_room(request.row_count, capacity):
             waiting = self.intake.waiting_rows()
             raise errors.CapacityExceeded(f"{waiting} rows wait; {request.row_count} more are over {capacity}.", retry_after=10)
-        batch = await self.intake.submit(request)
+        await self.intake.submit(request)
         self._sealing.warm()
-        self.changes.add(batch.batch_id)
 
     async def stop(self, batch_id: str, reason: int) -> Batch:
         """Stop a batch: when this returns nothing more of it will be recorded. Raises BatchMissing."""
@@ -192,9 +191,7 @@ class Scheduler:
             raise errors.Conflict(f"Batch '{batch_id}' has rows that wait or run.")
         await self.model_leases.batch_ended(batch_id)
         await self._flushed(batch)
-        sealed = await self._sealing.seal(batch)
-        self.changes.add(batch_id)
-        return sealed
+        return await self._sealing.seal(batch)
 
     async def forget(self, batch_id: str) -> None:
         """Drop what is kept of a batch. Raises Conflict while rows run."""

@@ -47,7 +47,8 @@ class SchedulerServicer(ModelLeaseServicer):
     async def WatchProgress(self, request: pb.WatchProgressRequest, context: Any) -> AsyncIterator[pb.WatchProgressResponse]:
         """Stream the progress of batches that change."""
         async for changed in self._scheduler.changes.watch():
-            if progress := self._progress(changed):
+            progress = self._progress(changed)
+            if progress or not changed:
                 yield pb.WatchProgressResponse(progress=progress)
 
     async def StopBatch(self, request: pb.StopBatchRequest, context: Any) -> pb.StopBatchResponse:

@@ -14,7 +14,7 @@ from haywain.batches.v1 import batches_pb2
 from haywain.clock import seconds
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2
-from services.batches import drive
+from services.batches import turns
 
 __all__ = ["live", "seam"]
 
@@ -249,7 +249,8 @@ async def test_many_small_batches_share_one_poll(live: Seam) -> None:
 
 async def test_very_many_are_asked_for_in_turns(live: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many wait, a poll asks for a bounded number, and each comes to its turn."""
-    monkeypatch.setattr(drive, "ASKED_MOST", 3)
+    for name in ("ASKED_MOST", "TOGETHER"):
+        monkeypatch.setattr(turns, name, 3)
     live.scheduler.hints = False
     batches = [await live.batch_of(rows(1)) for _ in range(7)]
     for batch in batches:
