@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -94,6 +94,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(target)
-        sync_folder(target.parent)
+        with suppress(OSError):  # it is there; a folder that can't be synced is no reason to say that it isn't
+            sync_folder(target.parent)
     finally:
         beside.unlink(missing_ok=True)
