@@ -8,11 +8,14 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import grpc
 import pytest
 from conservation import assert_conserved
 from mesh import Mesh, chat_row, free_port, until
+
+from haywain.scheduler.v1 import scheduler_pb2 as pb
+from haywain.scheduler.v1 import scheduler_pb2_grpc
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +45,20 @@ def engines(mesh: Mesh, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def listed(mesh: Mesh) -> dict[str, dict[str, Any]]:
-    """List the engines by id."""
-    done = engines(mesh, "list", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    return {one["id"]: one for one in json.loads(done.stdout)["engines"]}
+def listed(mesh: Mesh) -> dict[str, pb.EngineStatus]:
+    """List the engines by id, as the command does."""
+    with grpc.insecure_channel(f"127.0.0.1:{mesh.port}") as channel:
+        listing = scheduler_pb2_grpc.SchedulerServiceStub(channel).ListEngines(pb.ListEnginesRequest(), timeout=30)
+    return {status.engine.engine_id: status for status in listing.engines}
 
 
 def is_ready(mesh: Mesh, engine_id: str, before: str = "") -> str:
     """Wait until an engine is ready, in another life than `before`; gives which."""
 
     def life() -> str:
-        one = listed(mesh).get(engine_id, {})
-        return str(one["incarnation"]) if one.get("state") == "ready" and one["incarnation"] != before else ""
+        one = listed(mesh).get(engine_id, pb.EngineStatus())
+        ready = one.state == pb.EngineStatus.STATE_READY and one.engine.incarnation != before
+        return one.engine.incarnation if ready else ""
 
     return str(until(f"{engine_id} is ready", life))
 
@@ -105,4 +109,5 @@ def test_engines_come_share_the_rows_and_go(mesh: Mesh) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, f"engine-1 is removed; {again}\n", "")
         done = engines(mesh, "remove", "far", "--wait", "30")
         assert (done.returncode, done.stdout, done.stderr) == (0, "far is removed\n", "")
-        assert set(listed(mesh)) == {"engine-0"}
+        told = json.loads(engines(mesh, "list", "--json").stdout)
+        assert [(one["id"], one["state"], one["slots"]) for one in told["engines"]] == [("engine-0", "ready", 2)]
