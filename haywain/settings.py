@@ -155,7 +155,7 @@ class SchedulerSettings(Section, frozen=True):
     max_attempts: int = 5
     """a row that engines refused as retryable this many times is failed"""
     straggler_factor: float = 4.0
-    """when nothing waits, a row at an engine for so many times what long rows take at an idle one is sent there, too; 0 for never"""
+    """when nothing waits, a row at an engine for so many times what long rows take at an idle one is sent there, too; 0: never"""
     straggler_seconds: float = 10.0
     """but not sooner"""
     incremental_retention_seconds: float = 86_400.0
