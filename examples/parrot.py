@@ -20,7 +20,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import _async as health
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from haywain.engine.v1 import engine_pb2 as pb
 from haywain.engine.v1 import engine_pb2_grpc
@@ -115,7 +116,7 @@ class Engine(engine_pb2_grpc.EngineServiceServicer):
             status, code, message, param = refusal.args
             return failed(status, code, message, param)
         left = sequence.deadline.ToNanoseconds() / 1e9 - time.time() if sequence.HasField("deadline") else None
-        words = text.split(" ")[: body.get("max_tokens") or None]
+        words = text.split(" ")[: body.get("max_tokens")]
         try:
             async with asyncio.timeout(left):  # 4
                 await self.slots.take(sequence.lane)
@@ -146,6 +147,9 @@ def asked(sequence: pb.Sequence) -> tuple[dict[str, Any], str]:
         body = json.loads(sequence.request)
     except ValueError as error:
         raise LookupError(400, "invalid_json", f"The body is no JSON: {error}.", "") from None
+    if not isinstance(body, dict):
+        raise LookupError(400, "invalid_json", "The body is no JSON object.", "")
+    body = {field: value for field, value in body.items() if value is not None and value is not False}  # these ask for nothing
     if unknown := next((field for field in body if field not in FIELDS), None):  # 3: refused, never ignored
         raise LookupError(400, "unsupported_parameter", f"Unsupported parameter: '{unknown}'.", unknown)
     try:
@@ -154,6 +158,8 @@ def asked(sequence: pb.Sequence) -> tuple[dict[str, Any], str]:
         text = None
     if not isinstance(text, str):
         raise LookupError(400, "missing_required_parameter", "The last message needs a content that is a string.", "messages")
+    if not isinstance(body.get("max_tokens", 1), int) or body.get("max_tokens", 1) < 1:
+        raise LookupError(400, "invalid_value", "max_tokens is not a number above 0.", "max_tokens")
     return body, text
 
 
@@ -183,7 +189,7 @@ async def main(address: str, scheduler: str = "") -> None:
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", 64 * 1024 * 1024)])
     engine = Engine(address)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(engine, server)
-    checked = health.aio.HealthServicer()
+    checked = health.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checked, server)
     await checked.set("", health_pb2.HealthCheckResponse.SERVING)  # 7
     server.add_insecure_port(address)
