@@ -17,8 +17,9 @@ __all__ = ["Others", "together"]
 
 _LOOK_SECONDS = 1.0
 _State = pb.EngineStatus
-_RANK = (_State.STATE_LOST, _State.STATE_CONNECTING, _State.STATE_QUARANTINED, _State.STATE_READY, _State.STATE_DRAINING)
-"""What is told when schedulers see it differently: the last one."""
+_WORDS = (_State.STATE_LOST, _State.STATE_CONNECTING, _State.STATE_QUARANTINED, _State.STATE_READY, _State.STATE_DRAINING)
+_RANK = {state: rank for rank, state in enumerate(_WORDS, 1)}
+"""What is told when schedulers see it differently: the highest."""
 _log = log.get()
 
 
@@ -74,7 +75,7 @@ def together(shares: Iterable[pb.EngineStatus]) -> list[pb.EngineStatus]:
         if known is None:
             found[share.engine.engine_id] = share
             continue
-        best, other = (known, share) if _RANK.index(known.state) >= _RANK.index(share.state) else (share, known)
+        best, other = (known, share) if _RANK.get(known.state, 0) >= _RANK.get(share.state, 0) else (share, known)
         best.active += other.active
         best.credits += other.credits
         best.ended += other.ended
