@@ -61,6 +61,8 @@ class Breaker:
         """Empty while it is closed."""
         self.until = self.until_time = 0.0
         """When probes may be sent: monotonic; and Unix time, for people."""
+        self.times = 0
+        """How often it opened."""
         self.incarnation = ""
         self._recent: deque[int] = deque(maxlen=_RECENT)
         self._level = 0
@@ -185,6 +187,7 @@ class Breaker:
             self._level = 0
         pause = min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS * 2.0 ** min(self._level, _DOUBLINGS))
         self._level += 1
+        self.times += 1
         self._proved = 0
         self.why = why
         self.until = now + pause * self._jitter(0.75, 1.25)

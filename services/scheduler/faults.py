@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from haywain import log
 from haywain.clock import Clock
 from haywain.engine.v1 import engine_pb2
-from services.scheduler import figures
 from services.scheduler.batch import Attempt
 from services.scheduler.breaker import AGAIN, GOOD, verdict
 from services.scheduler.dispatch import Dispatcher
@@ -79,7 +78,6 @@ class Faults:
         seconds = breaker.until - self._clock.monotonic()
         breaker.until_time = self._clock.now() + seconds
         _log.warning("engine.quarantined", engine_id=link.engine.engine_id, reason=breaker.why, seconds=round(seconds, 3))
-        figures.quarantined(link.engine.engine_id)
         self._dispatcher.quarantined()
 
     def _restored(self, link: Link) -> None:

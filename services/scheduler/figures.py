@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from services.scheduler.batch import Tally
     from services.scheduler.scheduler import Scheduler
 
-__all__ = ["SEAL_SECONDS", "copied", "figures", "flushed", "quarantined", "recorded"]
+__all__ = ["SEAL_SECONDS", "copied", "figures", "flushed", "recorded"]
 
 _FLUSH_SECONDS = histogram(
     "haywain_journal_flush_seconds",
@@ -32,8 +32,7 @@ SEAL_SECONDS = histogram(
 )
 _ROWS = counter("haywain_rows_recorded", "Rows whose result line is synced.", "outcome")
 _TOKENS = counter("haywain_tokens_recorded", "Tokens of recorded rows; cached ones are input, too.", "kind")
-_QUARANTINES = counter("haywain_engine_quarantines", "Times that an engine was quarantined, or tried again in vain.", "engine")
-_COPIES = counter("haywain_rows_copied", "Rows that were sent to a second engine since the first was late.", "engine")
+_COPIES = counter("haywain_rows_copied", "Rows that were sent to a second engine since the first was late.")
 _COMPLETED, _FAILED = _ROWS.labels("completed"), _ROWS.labels("failed")
 _INPUT, _CACHED, _OUTPUT = (_TOKENS.labels(kind) for kind in ("input", "cached", "output"))
 
@@ -57,14 +56,9 @@ def flushed(seconds: float, rows: int) -> None:
     _FLUSH_ROWS.observe(rows)
 
 
-def quarantined(engine_id: str) -> None:
-    """Count a quarantine."""
-    _QUARANTINES.labels(engine_id).inc()
-
-
-def copied(engine_id: str, rows: int) -> None:
+def copied(rows: int) -> None:
     """Count rows that were sent to an engine while they are late at another."""
-    _COPIES.labels(engine_id).inc(rows)
+    _COPIES.inc(rows)
 
 
 def figures(scheduler: Scheduler) -> Figures:
@@ -101,6 +95,10 @@ def _engines(scheduler: Scheduler) -> list[Metric]:
     ended = CounterMetricFamily("haywain_engine_ended", "Sequences that ended at an engine.", labels=("engine",))
     for one in known:
         ended.add_metric((one.engine.engine_id,), one.ended)
+    times = "Times that an engine was quarantined, or tried again in vain."
+    quarantines = CounterMetricFamily("haywain_engine_quarantines", times, labels=("engine",))
+    for engine_id, opened in {link.engine.engine_id: link.breaker.times for link in scheduler.dispatcher.links}.items():
+        quarantines.add_metric((engine_id,), opened)
     words = {value: name.removeprefix("STATE_").lower() for name, value in pb.EngineStatus.State.items() if value}
     states = {(one.engine.engine_id, word): float(one.state == value) for one in known for value, word in words.items()}
     return [
@@ -112,4 +110,5 @@ def _engines(scheduler: Scheduler) -> list[Metric]:
         figure("haywain_engine_slow", "1 for a slow engine.", {(e.engine.engine_id,): float(e.slow) for e in known}, "engine"),
         figure("haywain_engine_state", "1 for the state that an engine is in.", states, "engine", "state"),
         ended,
+        quarantines,
     ]

@@ -169,7 +169,7 @@ class Stragglers:
             kept = [sequence for sequence in request.sequences if sequence.sequence_id not in late]
             del request.sequences[:]
             request.sequences.extend(kept)
-        figures.copied(link.engine.engine_id, len([copy for copy in copies if copy in self._twins]))
+        figures.copied(len([copy for copy in copies if copy in self._twins]))
         for copy in copies:
             if copy not in unsent:
                 self._coming.pop(copy, None)
