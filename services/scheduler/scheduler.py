@@ -76,9 +76,7 @@ class Scheduler:
         self.dispatcher = Dispatcher(mine, clock, self._claims, recorder)
         self._returns = Returns(mine, clock, self.dispatcher, recorder)
         self.engines = Engines(mine, clock, self.dispatcher, self._returns)
-        self.registry = Registry(
-            mine, self.engines, self.dispatcher, EngineStore(database, clock), Others.of(settings), clock
-        )
+        self.registry = Registry(mine, self.engines, self.dispatcher, EngineStore(database, clock), Others.of(settings), clock)
         self._pins = Pins(database, wanted=mine.pin_batch_to_digest)
         self.model_leases = lent = ModelLeases.of(settings, database, clock, alone=alone)
         self._checkpoints = Checkpoints(self._ledger, self._claims, mine.checkpoint_seconds)
