@@ -95,8 +95,8 @@ def test_what_the_model_has_no_tensor_for_is_refused_by_name(mesh: Mesh) -> None
     batch = mesh.wait(mesh.client.post("/v1/batches", json=request).json()["id"])
     assert (batch["status"], batch["errors"]["data"][0]["code"]) == ("failed", "unsupported_parameter")
     assert "logit_bias" in batch["errors"]["data"][0]["message"]
-    response = mesh.client.post("/v1/chat/completions", json=row("", "hello", logprobs=True)["body"])
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "logprobs")
+    response = mesh.client.post("/v1/chat/completions", json=row("", "hello", max_context_length=9)["body"])
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "max_context_length")
 
 
 def test_a_server_that_is_killed_in_mid_batch_costs_no_row(haywain: Path, own_triton: TritonServer, tmp_path: Path) -> None:
