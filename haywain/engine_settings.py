@@ -56,11 +56,11 @@ class LlamaCppSettings(Section, frozen=True):
     layout: str = "auto"
     """how attention is computed: auto (by the rows at hand), flash, plain, unified"""
     deterministic: bool = False
-    """a row's text doesn't depend on what runs beside it; slower"""
+    """no row's text depends on what runs beside it, as if each batch had asked for it; slower"""
     pooling: str = "auto"
     """what makes a vector of a text: auto (as the model's file says), mean, cls, last; none: the model generates"""
-    pack_tokens: int = 0
-    """texts to embed share a call up to so many tokens, which changes the last digits of vectors; 0: each has a call of its own"""
+    pack_tokens: int = 64
+    """of a batch with `pack`, texts to embed share calls of so many tokens, which changes the last digits of vectors; 0: never"""
     reasoning: str = "auto"
     """answers may begin with reasoning in <think> tags, which is told apart: auto (as the model's template shows), on, off"""
 

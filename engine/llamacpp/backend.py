@@ -116,7 +116,7 @@ class LlamaCppBackend:
             aliases=aliases,
             digest=digest,
             context_length=self._wanted.context_length,
-            deterministic=self._wanted.layout == policy.EXACT or bool(self._wanted.pooling and not self._wanted.pack),
+            deterministic=not self._wanted.cells,
             endpoints=self._preparer.endpoints,
             fields=self._preparer.fields,
             owned_by=self._vocabulary.metadata("general.organization") or "haywain",

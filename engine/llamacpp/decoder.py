@@ -21,7 +21,7 @@ from typing import Final
 from engine.llamacpp.embedder import Embedder
 from engine.llamacpp.embedding_model import EmbeddingModel
 from engine.llamacpp.loop import Loop
-from engine.llamacpp.messages import LENGTH, Begin, Cancel, Open, Ready, Refused, ToDecoder, frame, to_decoder
+from engine.llamacpp.messages import LENGTH, URGENT, Begin, Cancel, Open, Ready, Refused, ToDecoder, frame, to_decoder
 from engine.llamacpp.model import Model
 from engine.llamacpp.tally import Tally, Usage
 from haywain import logfiles, orphans
@@ -31,6 +31,10 @@ __all__ = ["main"]
 
 _ALIVE_SECONDS: Final = 1.0
 _COUNT_SECONDS: Final = 1.0
+_MOMENT_SECONDS: Final = 0.01
+"""after which no more rows are waited for, when none came in it"""
+_GATHERING_SECONDS: Final = 0.1
+"""that an idle decoder waits at most, for rows that follow the first one"""
 
 Inbox = queue.SimpleQueue[list[ToDecoder] | None]
 
@@ -64,7 +68,7 @@ def _serve(link: socket.socket, inbox: Inbox) -> None:
             _run(link, inbox, Embedder(model, wanted.pack), lambda: Usage(0, 0, 0))
         else:
             loop = Loop(model, wanted.layout)
-            _run(link, inbox, loop, lambda: Usage(loop.running, _held(model), model.chosen_from))
+            _run(link, inbox, loop, lambda: Usage(loop.running, _held(model), model.chosen_from, model.seconds))
 
 
 def _held(model: Model) -> int:
@@ -83,7 +87,7 @@ def _model(wanted: Open) -> Model | EmbeddingModel:
 
 def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder, usage: Callable[[], Usage]) -> None:
     """Step until the other end closes."""
-    tally = Tally(usage().generated)
+    tally = Tally(usage())
     told = counted = time.monotonic()
     while (messages := _arrived(inbox, wait=loop.idle)) is not None:
         loop.accept(messages)
@@ -101,16 +105,27 @@ def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder, usage: Callab
 
 
 def _arrived(inbox: Inbox, *, wait: bool) -> list[Begin | Cancel] | None:
-    """Take all that came since the last step; None when nothing will come any more."""
+    """Take all that came since the last step; None when nothing will come any more.
+
+    The first rows of a batch are given a moment to be many: how they are computed follows from all of them.
+    """
     messages: list[Begin | Cancel] = []
+    gathers, patience = wait, None
+    until = 0.0
     with contextlib.suppress(queue.Empty):
         while True:
-            batch = inbox.get(block=wait)
+            batch = inbox.get(wait, patience)
             if batch is None:
                 return None
             messages += (message for message in batch if not isinstance(message, Open))
-            wait = False
+            until = until or time.monotonic() + _GATHERING_SECONDS
+            wait = gathers and time.monotonic() < until and not any(map(_is_urgent, messages))
+            patience = _MOMENT_SECONDS
     return messages
+
+
+def _is_urgent(message: Begin | Cancel) -> bool:
+    return isinstance(message, Cancel) or message.lane <= URGENT
 
 
 def _receive(link: socket.socket, inbox: Inbox) -> None:

@@ -22,10 +22,9 @@ class Embedder:
     """All texts of one decoder; to it what a Loop is. For one thread."""
 
     def __init__(self, model: EmbeddingModel, pack: int) -> None:
-        """Texts share a call up to `pack` tokens; 0: each has a call of its own, so that its vector is always the same."""
+        """Texts that may share a call do so up to `pack` tokens; the vectors of others are always the same."""
         self._model = model
         self._budget = min(pack, model.context_length)
-        self._most = model.slots if pack else 1
         self._waiting: list[_Entry] = []
         self._arrivals = 0
         self._events: list[FromDecoder] = []
@@ -48,10 +47,7 @@ class Embedder:
         """Embed the next texts; tell what came of them."""
         if self._waiting:
             since = time.monotonic()
-            first = heapq.nsmallest(self._most, self._waiting)
-            del first[policy.pack([len(entry[2].tokens) // 4 for entry in first], self._budget, self._most) :]
-            for _ in first:
-                heapq.heappop(self._waiting)
+            first = self._take()
             vectors = self._model.embed([np.frombuffer(entry[2].tokens, np.int32) for entry in first])
             run_ms = int((time.monotonic() - since) * 1000)
             for (_, _, begin), vector in zip(first, vectors, strict=True):
@@ -61,6 +57,18 @@ class Embedder:
                 )
         events, self._events = self._events, []
         return events
+
+    def _take(self) -> list[_Entry]:
+        """Take the texts of the next call: the first that waits and, where it may share, the next ones that may, too."""
+        first = heapq.nsmallest(self._model.slots, self._waiting)
+        if not (self._budget and first[0][2].pack):
+            return [heapq.heappop(self._waiting)]
+        alike = [entry for entry in first if entry[2].pack]
+        taken = alike[: policy.pack([len(entry[2].tokens) // 4 for entry in alike], self._budget, len(alike))]
+        runs = {entry[2].run for entry in taken}
+        self._waiting = [entry for entry in self._waiting if entry[2].run not in runs]
+        heapq.heapify(self._waiting)
+        return taken
 
     def _cancel(self, run: int) -> None:
         kept = [entry for entry in self._waiting if entry[2].run != run]

@@ -37,7 +37,7 @@ class DecoderFigures(Collector):
         self._pids: list[int] = [0] * decoders
         self._counts = dict.fromkeys(_COUNTERS, 0)
         self._steps = [0] * (len(STEP_SECONDS) + 1)
-        self._seconds = 0.0
+        self._seconds = self._library = 0.0
 
     def begin(self) -> None:
         """Let the registry ask."""
@@ -66,6 +66,7 @@ class DecoderFigures(Collector):
         self._counts["haywain_generated_tokens"] += figures.generated
         self._steps = [one + more for one, more in zip(self._steps, figures.steps, strict=True)]
         self._seconds += figures.step_seconds
+        self._library += figures.library_seconds
 
     def died(self, decoder: int) -> None:
         """Note that a decoder is gone."""
@@ -83,6 +84,9 @@ class DecoderFigures(Collector):
         buckets = [(bound, float(count)) for bound, count in zip(bounds, itertools.accumulate(self._steps), strict=True)]
         steps.add_metric((), buckets, self._seconds)
         yield steps
+        library = CounterMetricFamily("haywain_library_seconds", "Of what steps took, that inside llama.cpp's evaluation.")
+        library.add_metric((), self._library)
+        yield library
         yield from self._gauges()
 
     def _gauges(self) -> Iterator[Metric]:

@@ -10,13 +10,13 @@ goes first; then the youngest sequence pauses: it waits for a slot, evaluates wh
 from __future__ import annotations
 
 import heapq
-import itertools
 import time
 from collections.abc import Iterable
 
 import numpy as np
 
 from engine.llamacpp import policy, prefixes
+from engine.llamacpp.layouts import Layouts, Wish
 from engine.llamacpp.messages import Begin, Cancel, Chance, Delta, Ended, FromDecoder
 from engine.llamacpp.model import Batch, KvFull, Model
 from engine.llamacpp.policy import Layout
@@ -25,11 +25,6 @@ from engine.llamacpp.sequence import Entry, Sequence
 from haywain.errors import SettingsError
 
 __all__ = ["Loop"]
-
-_USUAL_OUTPUT = 64
-"""tokens of an answer that are counted on, at most"""
-_URGENT = 1
-"""a lane whose rows don't wait for a change of layout"""
 
 
 class Loop:
@@ -41,9 +36,8 @@ class Loop:
         Raises SettingsError when there is no memory for it.
         """
         self._model = model
-        self._chooses = layout == policy.AUTO and not model.overcommitted
-        if layout and not model.overcommitted:
-            self._lay_out(Layout(flash=False, exact=True) if layout == policy.EXACT else policy.LAYOUTS[layout])
+        self._layouts = Layouts(layout, model.layout, overcommitted=model.overcommitted)
+        self._lay_out(self._layouts.first)
         for slot in range(model.slots):
             model.forget(slot)
         self._vocabulary = model.vocabulary
@@ -92,36 +86,30 @@ class Loop:
             raise SettingsError("there is no memory for another layout of the KV cache")
         self._held = [prefixes.Held(self._model.context_length) for _ in range(self._model.slots)]
 
-    def _suits(self) -> bool:
-        """Change to the layout that suits the rows at hand, once none runs; False while those that run must end first."""
-        if not (self._chooses and self._waiting and self._free):
-            return True
-        begins = [entry.begin for entry in self._waiting] + [sequence.begin for sequence in self._running.values()]
-        prompts = sorted((np.frombuffer(begin.tokens, np.int32) for begin in begins), key=lambda prompt: prompt.tobytes())
-        shared = sum(prefixes.common(one, other) for one, other in itertools.pairwise(prompts))
-        # What is generated, too; but few rows say all that they may.
-        sizes = [len(begin.tokens) // 4 + min(begin.max_output, _USUAL_OUTPUT) for begin in begins]
-        layout = policy.layout(self._model.layout, sizes, shared, self._model.slots)
-        if layout == self._model.layout:
-            return True
-        if not any(sequence.output for sequence in self._running.values()):
-            # Those that only began to evaluate their prompts, as the first ones of a batch, begin again.
-            for sequence in self._running.values():
-                heapq.heappush(self._waiting, sequence.entry)
+    def _settle(self) -> Wish:
+        """Change to the layout that suits the rows at hand, where those that run allow it; tell what would."""
+        running = list(self._running.values())
+        wish = self._layouts.wish(self._waiting, running, self._model.layout, self._model.slots)
+        if wish.now and wish.layout != self._model.layout:
+            for sequence in running:
                 self._free.add(sequence.slot)
+                heapq.heappush(self._waiting, sequence.pause() if sequence.output else sequence.entry)
             self._running.clear()
-            self._lay_out(layout)
-            return True
-        return self._waiting[0].lane <= _URGENT
+            self._lay_out(wish.layout)
+        return wish
 
     def _admit(self) -> None:
         """Put waiting sequences into free slots, the urgent ones first; some wait for a prefix that is just being evaluated."""
-        if not self._suits():
+        if not (self._waiting and self._free):
             return
+        wish = self._settle()
         later: list[Entry] = []
         coming = {sequence.slot: sequence.prompt for sequence in self._running.values() if sequence.left}
         while self._waiting and self._free:
             entry = heapq.heappop(self._waiting)
+            if not self._layouts.lets_in(entry.begin, wish, self._model.layout):
+                later.append(entry)
+                continue
             prompt = entry.prompt
             place = prefixes.place(prompt, self._held, self._free, coming, self._model.layout)
             if place is None:

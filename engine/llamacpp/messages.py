@@ -14,12 +14,14 @@ import msgspec
 from engine.chances import Chance
 
 __all__ = [
-    "LENGTH", "Begin", "Cancel", "Chance", "Delta", "Ended", "Figures", "FromDecoder", "Open", "Ready", "Refused", "Sampling",
-    "ToDecoder", "frame", "from_decoder", "to_decoder",
+    "LENGTH", "URGENT", "Begin", "Cancel", "Chance", "Delta", "Ended", "Figures", "FromDecoder", "Open", "Ready", "Refused",
+    "Sampling", "ToDecoder", "frame", "from_decoder", "to_decoder",
 ]  # fmt: skip
 
 LENGTH: Final = 4
 """bytes of a frame's length"""
+URGENT: Final = 1
+"""the last lane for whose answers somebody waits; engine.v1.Lane has the numbers"""
 
 
 class Sampling(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -49,7 +51,7 @@ class Open(msgspec.Struct, array_like=True, tag=True, frozen=True):
     pooling: str = ""
     """mean, cls or last: what makes a vector of a text; empty: the model generates"""
     pack: int = 0
-    """tokens of texts to embed that share a call; 0: each has its own"""
+    """tokens of texts to embed that may share a call; 0: each has its own"""
     cells: int = 0
     """tokens of KV cache that all slots share; 0: as many as fill them all"""
 
@@ -71,6 +73,10 @@ class Begin(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True
     """how many alternatives to tell with each token's log-probability; -1: nothing"""
     shown: list[int] = []
     """control tokens whose names are part of the text"""
+    exact: bool = False
+    """compute it as if nothing ran beside it or had run before"""
+    pack: bool = False
+    """a text to embed may share a call"""
     mark: bytes = b""
     """whose first occurrence is told by `Ended.marked`"""
 
@@ -136,6 +142,8 @@ class Figures(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=Tr
     """steps by the time they took, as tally.STEP_SECONDS has it"""
     step_seconds: float
     """of all of them"""
+    library_seconds: float = 0.0
+    """of these, inside llama.cpp's evaluation"""
 
 
 ToDecoder = Open | Begin | Cancel

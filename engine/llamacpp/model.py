@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -137,6 +138,8 @@ class Model:
         self.layout = Layout(flash=False, unified=True) if self.overcommitted else Layout()
         self.chosen_from = 0
         """rows of logits that were given so far: as many tokens as were generated"""
+        self.seconds = 0.0
+        """in which the library evaluated, so far"""
         self._threads = threads
         self._context: Any = None
         with contextlib.ExitStack() as undo:
@@ -218,7 +221,9 @@ class Model:
         lengths = self._followed(batch)
         if batch.size > self.free_cells:
             raise KvFull(f"{batch.size} tokens don't fit {self.free_cells} free cells of the KV cache")
+        began = time.monotonic()
         status = library.llama_decode(self._context, batch.native())
+        self.seconds += time.monotonic() - began
         if status == _FULL:
             raise KvFull(f"the KV cache has no room for {batch.size} tokens")
         self._lengths = lengths

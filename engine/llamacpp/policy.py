@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 __all__ = [
     "AUTO", "CHUNK", "EXACT", "LAYOUTS", "LEAST", "TILE", "Layout", "admits", "chunk", "decoder", "divisions", "fit",
-    "layout", "pack", "reusable", "share", "slots", "tiled",
+    "layout", "pack", "reusable", "share", "slots", "tiled", "worth_moving",
 ]  # fmt: skip
 
 CHUNK = 128
@@ -141,6 +141,16 @@ def decoder(loads: Sequence[int], shares: Sequence[int], slots: int) -> int:
     worth = max(1, slots // 4)
     costs = [load - (worth if share >= TILE else 0) for load, share in zip(loads, shares, strict=True)]
     return costs.index(min(costs))
+
+
+def worth_moving(behind: int, lost: int, own: int, slots: int) -> bool:
+    """Tell whether a run goes to a decoder that doesn't know its beginning, rather than wait for the one that does.
+
+    That one has `behind` more runs to do than the other. `lost` tokens of the prompt are evaluated once more by the move, which
+    takes as long as so many runs that have `own` tokens, of prompt and answer, to themselves. Less than a quarter of the slots is
+    not worth a move: runs are cheaper in company.
+    """
+    return behind > max(1, slots // 4) + lost / max(1, own)
 
 
 def divisions(cores: int) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
-"""The decoder processes: runs are spread over them, and what dies is started again.
+"""The decoder processes: runs are spread over them (dealing.py), and what dies is started again.
 
-A decoder gets as many runs as it has slots and one more, which takes the place of the next that ends without a step in between. The
-others wait here (waiting.py) for whichever decoder has room first. One that has runs and says nothing for too long is killed.
+A decoder gets as many runs as it has slots and one more; the others wait here. One that has runs and says nothing for too long is
+killed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from typing import Final, Protocol
 
 import msgspec
 
-from engine.llamacpp import policy, weights
+from engine.llamacpp import weights
+from engine.llamacpp.dealing import Dealer
 from engine.llamacpp.figures import DecoderFigures
 from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, Figures, Open, ToDecoder
 from engine.llamacpp.process import DecoderDied, DecoderProcess
-from engine.llamacpp.waiting import Seen, Waiting
 from haywain import log
 from haywain.errors import SettingsError
 
 __all__ = ["Listener", "Pool"]
 
-_AHEAD: Final = 1
 _STEADY_SECONDS: Final = 10.0
 """a decoder that lived this long may be started again at once"""
 _MAX_PAUSE_SECONDS: Final = 5.0
@@ -48,13 +47,11 @@ class Listener(Protocol):
 
 
 class _Decoder:
-    """A place for a decoder process, and the runs that are at it."""
+    """A place for a decoder process."""
 
-    def __init__(self, remembered: int) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.process: DecoderProcess | None = None
-        self.seen = Seen(remembered)
-        """nothing where texts are embedded, which have nothing to share"""
-        self.runs: set[int] = set()
         self.outbox: list[ToDecoder] = []
         self.heard = 0.0
         """when it last said something or got its first run, by the monotonic clock"""
@@ -69,8 +66,8 @@ class Pool:
         self._listener = listener
         self._silence = silence_seconds
         self._file = weights.version(Path(wanted.path))
-        self._decoders = [_Decoder(0 if wanted.pooling else wanted.slots) for _ in range(count)]
-        self._waiting = Waiting(patience=count * wanted.slots)
+        self._decoders = [_Decoder(number) for number in range(count)]
+        self._dealer = Dealer(count, wanted.slots, embeds=bool(wanted.pooling))
         self._at: dict[int, _Decoder | None] = {}
         self._keeping: list[asyncio.Task[None]] = []
         self._figures = DecoderFigures(count, wanted.slots, wanted.cells or wanted.slots * wanted.context_length)
@@ -107,7 +104,7 @@ class Pool:
         """Take runs; never blocks."""
         for begin in begins:
             self._at[begin.run] = None
-            self._waiting.add(begin)
+            self._dealer.add(begin)
         self._place()
 
     def cancel(self, runs: Iterable[int]) -> None:
@@ -116,7 +113,7 @@ class Pool:
             decoder = self._at.get(run)
             if decoder is not None:
                 decoder.outbox.append(Cancel(run))
-            elif self._waiting.discard(run):
+            elif self._dealer.discard(run):
                 del self._at[run]
                 self._listener.told(Ended(run=run, text="", finish="cancelled", output_tokens=0, run_ms=0))
         self._send()
@@ -133,20 +130,12 @@ class Pool:
                 await process.stop()
 
     def _place(self) -> None:
-        """Give waiting runs to decoders with room, rows that begin alike to the same one where that leaves none idle."""
-        most = self._wanted.slots + _AHEAD
-        while self._waiting:
-            able = [decoder for decoder in self._decoders if decoder.process is not None and len(decoder.runs) < most]
-            if not able:
-                break
-            first = self._waiting.first()
-            shares = [decoder.seen.shared(first.tokens) for decoder in able] if len(able) > 1 else [0]
-            decoder = able[policy.decoder([len(decoder.runs) for decoder in able], shares, self._wanted.slots)]
-            begin = self._waiting.take(decoder.seen)
-            if not decoder.runs:
+        """Give waiting runs to decoders with room."""
+        while (dealt := self._dealer.deal()) is not None:
+            number, begin = dealt
+            decoder = self._decoders[number]
+            if self._dealer.at(number) == 1:
                 decoder.heard = time.monotonic()
-            decoder.runs.add(begin.run)
-            decoder.seen.add(begin.tokens)
             decoder.outbox.append(begin)
             self._at[begin.run] = decoder
             self._figures.given(len(begin.tokens) // 4)
@@ -160,7 +149,8 @@ class Pool:
 
     async def _start(self, decoder: _Decoder) -> None:
         decoder.process = await DecoderProcess.start(self._wanted)
-        self._figures.started(self._decoders.index(decoder), decoder.process.pid)
+        self._dealer.started(decoder.number)
+        self._figures.started(decoder.number, decoder.process.pid)
 
     async def _keep(self, decoder: _Decoder) -> None:
         """Listen to a decoder; when it dies, tell what was lost and start it again, after a pause while it keeps dying."""
@@ -168,13 +158,13 @@ class Pool:
         while decoder.process is not None:
             started = time.monotonic()
             how = await self._listen(decoder, decoder.process)
-            runs, decoder.runs, decoder.process = sorted(decoder.runs), set(), None
-            decoder.seen.clear()
-            self._figures.died(self._decoders.index(decoder))
+            runs, decoder.process = self._dealer.died(decoder.number), None
+            self._figures.died(decoder.number)
             _log.error("decoder.died", how=how, runs=len(runs))
             for run in runs:
                 del self._at[run]
             self._listener.lost(runs, how)
+            self._place()  # nothing waits any more for what it had evaluated
             pause = 0.0 if time.monotonic() - started > _STEADY_SECONDS else min(pause * 2 or 0.05, _MAX_PAUSE_SECONDS)
             await self._restart(decoder, pause)
             self._place()
@@ -185,14 +175,15 @@ class Pool:
                 decoder.heard = time.monotonic()
                 for message in messages:
                     if isinstance(message, Ended):
-                        decoder.runs.discard(message.run)
+                        self._dealer.ended(decoder.number, message.run)
                         del self._at[message.run]
                         self._figures.ended(message)
                     elif isinstance(message, Figures):
-                        self._figures.told(self._decoders.index(decoder), message)
+                        self._figures.told(decoder.number, message)
                     if isinstance(message, Delta | Ended):
                         self._listener.told(message)
-                self._place()
+                if any(isinstance(message, Ended) for message in messages):
+                    self._place()
         how = await process.end()
         await process.stop()
         return how
@@ -203,8 +194,9 @@ class Pool:
             await asyncio.sleep(self._silence / 4)
             late = time.monotonic() - self._silence
             for decoder in self._decoders:
-                if decoder.runs and decoder.heard < late and decoder.process is not None:
-                    _log.error("decoder.hangs", runs=len(decoder.runs))
+                runs = self._dealer.at(decoder.number)
+                if runs and decoder.heard < late and decoder.process is not None:
+                    _log.error("decoder.hangs", runs=runs)
                     decoder.process.kill()
 
     async def _restart(self, decoder: _Decoder, pause: float) -> None:

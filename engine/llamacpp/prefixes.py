@@ -1,12 +1,13 @@
 """What the slots' KV caches hold, and where a prompt that begins like one of them is put.
 
     a prompt ── begins like what a free slot holds ──▶ that slot, cut to what they share
-             ├─ begins like what a busy slot holds ──▶ the slot that was used longest ago, after a copy
+             ├─ begins like what a busy slot holds ──▶ the slot that is missed least, after a copy
              ├─ begins like what a slot is about to hold ──▶ waits for it
-             └─ begins like nothing ─────────────────▶ the slot that was used longest ago, emptied
+             └─ begins like nothing ─────────────────▶ the slot that is missed least, emptied
 
-A slot keeps what it held when its row ends, so a prefix lives on until its slot is needed. There are few slots, and comparing two
-prompts takes microseconds, so every slot is looked at. Integers only; the loop does to the model what is decided here.
+A slot keeps what it held when its row ends, so a prefix lives on until its slot is needed. Missed least is what was used longest
+ago, but what no other slot holds counts as used later, the more so the longer it is. There are few slots, and comparing two prompts
+takes microseconds, so every slot is looked at. Integers only; the loop does to the model what is decided here.
 """
 
 from __future__ import annotations
@@ -23,8 +24,14 @@ __all__ = ["Held", "Place", "Tokens", "common", "place"]
 
 WORTH_COPYING: Final = 16
 """tokens; copying a KV stream takes as long as evaluating a few"""
-WORTH_WAITING: Final = 48
+WORTH_WAITING: Final = 24
 """tokens; waiting takes some steps, in which other rows go on"""
+WORTH_KEEPING: Final = 48
+"""tokens behind a prefix that is taken; where a slot has more, another one takes a copy"""
+_WORTH_AN_ADMISSION: Final = 16
+"""tokens that only one slot holds, for which it is kept an admission longer"""
+_LOOKED_AT: Final = 16
+"""free slots among which the one that is missed least is looked for"""
 
 Tokens = npt.NDArray[np.int32]
 
@@ -110,12 +117,24 @@ def place(
     for slot, other in coming.items():
         if slot not in free and policy.reusable(common(prompt, other), len(prompt), len(prompt), layout) - keep >= WORTH_WAITING:
             return None
-    oldest = min(free, key=lambda slot: (held[slot].used, slot))
-    if best in free and (held[best].size - keep < WORTH_WAITING or best == oldest):
+    if best in free and held[best].size - keep < WORTH_KEEPING:
         return Place(best, best, keep)
+    victim = _missed_least(held, free)
     if keep < WORTH_COPYING:
-        return Place(oldest, oldest, _reusable(prompt, held[oldest], layout))
-    return Place(oldest, best, keep)
+        return Place(victim, victim, _reusable(prompt, held[victim], layout))
+    return Place(victim, best, keep)
+
+
+def _missed_least(held: list[Held], free: Collection[int]) -> int:
+    def missed(slot: int) -> int:
+        has = held[slot]
+        if not has.size:
+            return -1
+        elsewhere = max((common(has.tokens, other.tokens) for at, other in enumerate(held) if at != slot), default=0)
+        return has.used + (has.size - elsewhere) // _WORTH_AN_ADMISSION
+
+    oldest = sorted(free, key=lambda slot: (held[slot].used, slot))[:_LOOKED_AT]
+    return min(oldest, key=missed)
 
 
 def _reusable(prompt: Tokens, has: Held, layout: policy.Layout) -> int:

@@ -33,6 +33,8 @@ class Row:
         self._emit = emit
         self._stream = sequence.stream
         self._model = sequence.model
+        self._exact = sequence.deterministic
+        self._pack = sequence.pack and not sequence.deterministic
         self._arrived = time.monotonic()
         self._prepared: Prepared | None = None
         self._choices: list[Choice] = []
@@ -62,6 +64,8 @@ class Row:
                 logprobs=prepared.logprobs,
                 shown=prepared.shown,
                 mark=prepared.mark,
+                exact=self._exact,
+                pack=self._pack,
             )
             for run, (prompt, sampling) in zip(self.runs, pairs, strict=True)
         ]

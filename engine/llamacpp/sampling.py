@@ -26,7 +26,7 @@ Logits = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
 _BLOCK = 256
 """logits whose sum is taken at once"""
-_NEAR = (0.05, 0.005, 0.0005, 1e-5, -1.0)
+_NEAR = (1e-3, 1e-4, 1e-5, -1.0)
 """what is looked at for the largest weights, one threshold after another: sorting few is fast, and few are enough nearly always"""
 
 
@@ -158,12 +158,15 @@ def _nucleus(weights: Logits, enough: float) -> Places:
     """Give the places of the largest weights that together reach `enough`, the largest first; at least one."""
     for near in _NEAR:
         places = np.flatnonzero(weights > near)
-        if float(weights[places].sum(dtype=np.float64)) >= enough:
+        some = weights[places]
+        if float(some.sum(dtype=np.float64)) >= enough:
             break
+    # Sorting numbers is much faster than sorting their places, of which most aren't needed.
+    ordered = np.sort(some)[::-1]
+    count = min(int(np.searchsorted(np.cumsum(ordered, dtype=np.float64), enough)) + 1, len(ordered))
+    places = places[some >= ordered[count - 1]]
     # Stable, so that equal weights are taken in the order of their tokens.
-    places = places[np.argsort(-weights[places], kind="stable")]
-    count = int(np.searchsorted(np.cumsum(weights[places], dtype=np.float64), enough)) + 1
-    return places[:count]
+    return places[np.argsort(-weights[places], kind="stable")][:count]
 
 
 def draw(weights: Logits, uniform: float) -> int:

@@ -22,14 +22,16 @@ class Usage(NamedTuple):
     """tokens in the KV cache"""
     generated: int
     """tokens, since it began"""
+    library_seconds: float = 0.0
+    """spent in evaluation, since it began"""
 
 
 class Tally:
     """Counts steps since the last telling."""
 
-    def __init__(self, generated: int = 0) -> None:
-        """`generated` tokens are not to be told."""
-        self._generated = generated
+    def __init__(self, before: Usage) -> None:
+        """What was generated and spent `before` isn't told."""
+        self._before = before
         self._steps = [0] * (len(STEP_SECONDS) + 1)
         self._seconds = 0.0
 
@@ -40,9 +42,15 @@ class Tally:
 
     def take(self, usage: Usage) -> Figures:
         """Tell, with how things are now, and begin again."""
-        generated, self._generated = usage.generated - self._generated, usage.generated
-        now = {"running": usage.running, "kv_used": usage.kv_used, "generated": generated}
-        figures = Figures(steps=self._steps, step_seconds=self._seconds, **now)
+        before, self._before = self._before, usage
+        figures = Figures(
+            running=usage.running,
+            kv_used=usage.kv_used,
+            generated=usage.generated - before.generated,
+            steps=self._steps,
+            step_seconds=self._seconds,
+            library_seconds=usage.library_seconds - before.library_seconds,
+        )
         self._steps = [0] * (len(STEP_SECONDS) + 1)
         self._seconds = 0.0
         return figures

@@ -1,7 +1,6 @@
-"""What waits for a decoder, and which of it goes next: the most urgent first, and of a batch's rows those that share a beginning.
+"""What waits for a decoder, by lane and in the order in which it came; and what decoders had lately, as a tree of token prefixes.
 
-A tree of token prefixes tells how much of a prompt a decoder has seen lately. Rows that begin alike go to it one after another,
-while its slots hold their beginning; nobody is passed by more than a few.
+Who goes where is decided in dealing.py.
 """
 
 from __future__ import annotations
@@ -11,62 +10,63 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from engine.llamacpp import policy
 from engine.llamacpp.messages import Begin
 
-__all__ = ["PrefixTree", "Seen", "Waiting"]
+__all__ = ["BLOCK", "PrefixTree", "Seen", "Waiting"]
 
 BLOCK: Final = 16
 """tokens of an edge of the tree"""
 _BYTES: Final = 4 * BLOCK
 WINDOW: Final = 64
-"""how many are looked at, from the first that waits on"""
-_URGENT: Final = 1
-"""a lane that keeps its order: somebody waits for each of its answers"""
+"""how many of a lane are looked at, from the first that waits on"""
 
 
 class _Node:
-    __slots__ = ("count", "edges")
+    __slots__ = ("counts", "edges")
 
     def __init__(self) -> None:
-        self.count = 0
-        """prompts that go through here"""
+        self.counts: dict[int, int] = {}
+        """prompts that go through here, by their owner"""
         self.edges: dict[bytes, _Node] = {}
 
 
 class PrefixTree:
-    """Prompts, as int32 tokens in bytes, by their beginnings; whole blocks only."""
+    """Prompts, as int32 tokens in bytes, by their beginnings; whole blocks only. Each has an owner."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._root = _Node()
 
-    def add(self, tokens: bytes) -> None:
+    def add(self, tokens: bytes, owner: int) -> None:
         """Take a prompt; one may be there several times."""
         node = self._root
         for block in _blocks(tokens):
             node = node.edges.setdefault(block, _Node())
-            node.count += 1
+            node.counts[owner] = node.counts.get(owner, 0) + 1
 
-    def remove(self, tokens: bytes) -> None:
+    def remove(self, tokens: bytes, owner: int) -> None:
         """Take a prompt out again; it must be there."""
         node = self._root
         for block in _blocks(tokens):
             edges, node = node.edges, node.edges[block]
-            node.count -= 1
-            if not node.count:
+            node.counts[owner] -= 1
+            if not node.counts[owner]:
+                del node.counts[owner]
+            if not node.counts:
                 del edges[block]
                 return
 
-    def shared(self, tokens: bytes) -> int:
-        """Count the tokens that a prompt begins with as any here does."""
-        node, depth = self._root, 0
+    def shared(self, tokens: bytes) -> dict[int, int]:
+        """Count the tokens that a prompt begins with as any here does, by owner; those who share nothing are left out."""
+        node, depth, found = self._root, 0, dict[int, int]()
         for block in _blocks(tokens):
-            found = node.edges.get(block)
-            if found is None:
+            following = node.edges.get(block)
+            if following is None:
                 break
-            node, depth = found, depth + BLOCK
-        return depth
+            node, depth = following, depth + BLOCK
+            for owner in node.counts:
+                found[owner] = depth
+        return found
 
 
 def _blocks(tokens: bytes) -> Iterable[bytes]:
@@ -74,40 +74,39 @@ def _blocks(tokens: bytes) -> Iterable[bytes]:
 
 
 class Seen:
-    """The latest prompts of a decoder, of which its slots still hold some."""
+    """The latest prompts of each decoder, of which its slots still hold some."""
 
-    def __init__(self, most: int) -> None:
-        """Remember `most` of them."""
-        self._latest: deque[bytes] = deque()
+    def __init__(self, decoders: int, most: int) -> None:
+        """Remember `most` of them for each."""
+        self._latest: list[deque[bytes]] = [deque() for _ in range(decoders)]
         self._most = most
         self._tree = PrefixTree()
 
-    def add(self, tokens: bytes) -> None:
-        """Take the newest."""
+    def add(self, decoder: int, tokens: bytes) -> None:
+        """Take a decoder's newest."""
         if self._most:
-            self._latest.append(tokens)
-            self._tree.add(tokens)
-        if len(self._latest) > self._most:
-            self._tree.remove(self._latest.popleft())
+            self._latest[decoder].append(tokens)
+            self._tree.add(tokens, decoder)
+        if len(self._latest[decoder]) > self._most:
+            self._tree.remove(self._latest[decoder].popleft(), decoder)
 
-    def shared(self, tokens: bytes) -> int:
-        """Count the tokens that a prompt has in common with one of them."""
+    def shared(self, tokens: bytes) -> dict[int, int]:
+        """Count the tokens that a prompt has in common with what decoders had, by decoder; not those that have nothing."""
         return self._tree.shared(tokens)
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._latest.clear()
-        self._tree = PrefixTree()
+    def clear(self, decoder: int) -> None:
+        """Forget all of a decoder's."""
+        latest = self._latest[decoder]
+        while latest:
+            self._tree.remove(latest.popleft(), decoder)
 
 
 class Waiting:
     """Runs that no decoder has."""
 
-    def __init__(self, patience: int) -> None:
-        """The first one is passed by `patience` others at most."""
+    def __init__(self) -> None:
+        """Start empty."""
         self._lanes: dict[int, dict[int, Begin]] = {}
-        self._patience = patience
-        self._passed = 0
 
     def __bool__(self) -> bool:
         """Tell whether any wait."""
@@ -130,15 +129,6 @@ class Waiting:
         """Give the one whose turn it is; there must be one."""
         return next(iter(self._lanes[min(self._lanes)].values()))
 
-    def take(self, seen: Seen) -> Begin:
-        """Take the first one for a decoder, or one of the next that begins more like what that has seen."""
-        first = chosen = self.first()
-        if first.lane > _URGENT and self._passed < self._patience:
-            most = seen.shared(first.tokens)
-            for begin in itertools.islice(self._lanes[first.lane].values(), 1, WINDOW):
-                shared = seen.shared(begin.tokens)
-                if shared >= most + policy.TILE:
-                    chosen, most = begin, shared
-        self._passed = 0 if chosen is first else self._passed + 1
-        self.discard(chosen.run)
-        return chosen
+    def next(self) -> list[list[Begin]]:
+        """Give the first ones of each lane, the most urgent lane in front."""
+        return [list(itertools.islice(runs.values(), WINDOW)) for _, runs in sorted(self._lanes.items())]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +66,23 @@ class Running:
         self.models = models
         self._ids = itertools.count(1)
 
-    def begin(self, content: Any = "hello", *, lane: pb.Lane = pb.LANE_STANDARD, endpoint: str = ENDPOINT, **fields: Any) -> int:
-        """Submit a request, a chat of one message by default; fields that are `...` are left out. Give the sequence's id."""
+    def begin(
+        self,
+        content: Any = "hello",
+        *,
+        lane: pb.Lane = pb.LANE_STANDARD,
+        endpoint: str = ENDPOINT,
+        asked: Mapping[str, bool] | None = None,
+        **fields: Any,
+    ) -> int:
+        """Submit a request, a chat of one message by default; fields that are `...` are left out. Give the sequence's id.
+
+        `asked` is what its batch asks for: deterministic, pack.
+        """
         sequence_id = next(self._ids)
         body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 8} | fields
         body = {name: value for name, value in body.items() if value is not ...}
-        sequence = pb.Sequence(sequence_id=sequence_id, model="tiny", endpoint=endpoint, lane=lane)
+        sequence = pb.Sequence(sequence_id=sequence_id, model="tiny", endpoint=endpoint, lane=lane, **(asked or {}))
         sequence.request = json.dumps(body).encode()
         sequence.stream = bool(fields.get("stream"))
         self.backend.submit([sequence])

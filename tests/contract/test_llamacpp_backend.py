@@ -44,7 +44,7 @@ async def test_the_model_is_described(running: Running) -> None:
     assert model.context_length == tiny_gguf.CONTEXT
     assert list(model.endpoints) == [ENDPOINT, "/v1/completions"]
     assert set(model.fields) == openai.CHAT_FIELDS - openai.TOOL_FIELDS | openai.COMPLETION_FIELDS
-    assert not model.deterministic
+    assert model.deterministic
     assert running.backend.slots == 6
     assert len(running.backend.decoder_pids) == 2
 

@@ -73,29 +73,39 @@ async def test_vectors_are_those_of_the_model(running: Running) -> None:
 async def test_what_shares_a_call_changes_last_bits_only() -> None:
     """Packed texts come out alike, to the noise of 16-bit weights, in any order and company; their token ids do too."""
     async with started(minilm.minilm_gguf(), slots=0, pack_tokens=192) as running:
-        assert not running.models[0].deterministic
         await packed_alike(running)
 
 
 async def packed_alike(running: Running) -> None:
     """Embed in several companies."""
-    together = vectors(await embed(running, TEXTS * 3))
-    backwards = vectors(await embed(running, TEXTS[::-1]))[::-1]
+    together = vectors(await embed(running, TEXTS * 3, asked={"pack": True}))
+    backwards = vectors(await embed(running, TEXTS[::-1], asked={"pack": True}))[::-1]
     alone = np.concatenate([vectors(await embed(running, text)) for text in TEXTS])
     for other in (together[:8], together[8:16], together[16:], backwards):
         assert np.abs(other - alone).max() < 2e-4
         assert (other * alone).sum(axis=1).min() > 0.999999
     tokens = minilm.Reference().tokens(TEXTS[0])
     assert np.abs(vectors(await embed(running, tokens))[0] - alone[0]).max() < 1e-6
-    assert np.abs(vectors(await embed(running, [tokens, tokens]))[1] - alone[0]).max() < 2e-4
+    assert np.abs(vectors(await embed(running, [tokens, tokens], asked={"pack": True}))[1] - alone[0]).max() < 2e-4
 
 
 async def test_a_text_gives_the_same_bits_in_any_company(running: Running) -> None:
-    """Unless they are packed each text has a call of its own, and its vector is the same to the last bit."""
+    """Unless its row may be packed each text has a call of its own, and its vector is the same to the last bit.
+
+    So it is where a row must be deterministic, too, whatever else it may.
+    """
     assert running.models[0].deterministic
     alone = [(await embed(running, text))["data"][0]["embedding"] for text in TEXTS]
     ids = [
-        running.begin(..., endpoint=EMBEDDINGS, messages=..., max_tokens=..., input=[text, "other company"], user=str(number))
+        running.begin(
+            ...,
+            endpoint=EMBEDDINGS,
+            messages=...,
+            max_tokens=...,
+            input=[text, "other company"],
+            user=str(number),
+            asked={"pack": number > 0, "deterministic": number < 2},
+        )
         for number in range(2)
         for text in TEXTS
     ]
@@ -144,7 +154,7 @@ async def test_a_generating_model_may_be_told_to_embed() -> None:
     """With `pooling` set, a model that would generate makes vectors: `last` of its last token, whatever is packed with it."""
     async with started(tiny_gguf.tiny_gguf(), pooling="last", pack_tokens=512) as running:
         alone = vectors(await embed(running, "hello there"))[0]
-        many = vectors(await embed(running, ["some other text", "hello there", "x" * 200]))
+        many = vectors(await embed(running, ["some other text", "hello there", "x" * 200], asked={"pack": True}))
         assert len(alone) == 64
         assert np.abs(many[1] - alone).max() < 1e-4
         assert np.abs(many[0] - alone).max() > 1e-2

@@ -20,7 +20,7 @@ DOCS = Path(__file__).parent.parent.parent / "docs" / "operations.md"
 
 def told() -> dict[str, Metric]:
     """Ask the registry; what decoders are about, by name."""
-    ours = ("haywain_decoder", "haywain_kv", "haywain_step", "haywain_prompt", "haywain_cached", "haywain_generated")
+    ours = tuple(f"haywain_{name}" for name in ("decoder", "kv", "step", "library", "prompt", "cached", "generated"))
     return {family.name: family for family in REGISTRY.collect() if family.name.startswith(ours)}
 
 
@@ -31,14 +31,15 @@ def total(name: str) -> float:
 
 def test_steps_are_put_in_buckets() -> None:
     """A step counts where its time belongs, the last bucket has all that are longer; what was told is told once."""
-    tally = Tally(7)
+    tally = Tally(Usage(0, 0, 7, 2.0))
     for seconds in (0.0005, 0.001, 0.0011, 100.0):
         tally.stepped(seconds)
-    figures = tally.take(Usage(3, 40, 12))
+    figures = tally.take(Usage(3, 40, 12, 2.5))
+    assert figures.library_seconds == 0.5
     assert (figures.running, figures.kv_used, figures.generated) == (3, 40, 5)
     assert figures.steps == [2, 1, *[0] * (len(STEP_SECONDS) - 2), 1]
     assert figures.step_seconds == pytest.approx(100.0026)
-    assert tally.take(Usage(0, 0, 12)) == Figures(
+    assert tally.take(Usage(0, 0, 12, 2.5)) == Figures(
         running=0, kv_used=0, generated=0, steps=[0] * (len(STEP_SECONDS) + 1), step_seconds=0.0
     )
 
@@ -62,7 +63,7 @@ async def test_tokens_and_steps_are_counted() -> None:
         steps = {(sample.name, sample.labels.get("le")): sample.value for sample in told()["haywain_step_seconds"].samples}
         count = steps[("haywain_step_seconds_bucket", "+Inf")]
         assert count >= output
-        assert steps[("haywain_step_seconds_sum", None)] > 0
+        assert steps[("haywain_step_seconds_sum", None)] > total("haywain_library_seconds") > 0
         assert total("haywain_decoder_slots") == 3
         assert total("haywain_decoder_running") == 0
         assert 0 < total("haywain_kv_used_cells") <= total("haywain_kv_capacity_cells")

@@ -70,6 +70,14 @@ def test_runs_go_where_they_are_known_unless_somebody_is_idle() -> None:
     assert policy.decoder([1, 0], [500, 0], 2) == 0
 
 
+def test_a_beginning_is_evaluated_twice_where_waiting_costs_more() -> None:
+    """A run moves when its decoder has that many more runs to do as its beginning is worth, and a few."""
+    assert not policy.worth_moving(5, lost=0, own=80, slots=20)
+    assert policy.worth_moving(6, lost=0, own=80, slots=20)
+    assert not policy.worth_moving(10, lost=400, own=80, slots=20)
+    assert policy.worth_moving(11, lost=400, own=80, slots=20)
+
+
 FLASH, PLAIN, UNIFIED = policy.LAYOUTS["flash"], policy.LAYOUTS["plain"], policy.LAYOUTS["unified"]
 
 

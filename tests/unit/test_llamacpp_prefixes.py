@@ -42,9 +42,21 @@ HEAD, OTHER = (1, 300), (2, 300)
 
 def test_nothing_in_common_takes_the_slot_used_longest_ago() -> None:
     """A prompt that begins like nothing goes to the free slot of the oldest use, emptied."""
-    slots = [held(prompt(HEAD), used=3), held(prompt(OTHER), used=1), held(prompt((3, 9)), used=2)]
+    slots = [held(prompt(HEAD), used=3), held(prompt(OTHER), used=1), held(prompt((3, 300)), used=2)]
     assert place(prompt((4, 50)), slots, {0, 1, 2}, {}, PLAIN) == Place(1, 1, 0)
     assert place(prompt((4, 50)), slots, {0, 2}, {}, PLAIN) == Place(2, 2, 0)
+
+
+def test_what_only_one_slot_holds_is_given_away_last() -> None:
+    """Of free slots a copy goes before the only one of its kind, and a short prompt before a long one; but not for ever."""
+    slots = [held(prompt(HEAD, (5, 20)), used=1), held(prompt(OTHER, (6, 20)), used=3), held(prompt(OTHER, (7, 20)), used=4)]
+    assert place(prompt((4, 50)), slots, {0, 1, 2}, {}, PLAIN) == Place(1, 1, 0)
+    slots[2] = held(prompt((3, 40)), used=5)
+    assert place(prompt((4, 50)), slots, {0, 1, 2}, {}, PLAIN) == Place(2, 2, 0)
+    slots[1].used = slots[2].used = 60
+    assert place(prompt((4, 50)), slots, {0, 1, 2}, {}, PLAIN) == Place(0, 0, 0)
+    slots[1] = Held(CONTEXT)
+    assert place(prompt((4, 50)), slots, {0, 1, 2}, {}, PLAIN) == Place(1, 1, 0)
 
 
 def test_a_free_slot_that_begins_alike_is_cut() -> None:
@@ -71,13 +83,13 @@ def test_a_busy_slot_is_copied_from() -> None:
 
 def test_a_prefix_that_is_coming_is_waited_for() -> None:
     """A prompt waits while a slot evaluates what it would have to evaluate too, and no longer."""
-    leader = prompt(HEAD, (5, 20))
+    leader = prompt((1, 270), (5, 20))
     slots = [Held(CONTEXT), Held(CONTEXT)]
     slots[0].prefilled(leader[:128])
-    assert place(prompt(HEAD, (6, 20)), slots, {1}, {0: leader}, PLAIN) is None
+    assert place(prompt((1, 270), (6, 20)), slots, {1}, {0: leader}, PLAIN) is None
     assert place(prompt(OTHER), slots, {1}, {0: leader}, PLAIN) == Place(1, 1, 0)
     slots[0].prefilled(leader[128:256])
-    assert place(prompt(HEAD, (6, 20)), slots, {1}, {0: leader}, PLAIN) == Place(1, 0, 256)
+    assert place(prompt((1, 270), (6, 20)), slots, {1}, {0: leader}, PLAIN) == Place(1, 0, 256)
 
 
 def test_of_an_answer_only_fast_layouts_reuse_what_was_generated() -> None:
