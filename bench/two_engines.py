@@ -16,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from bisect import bisect_left
 from pathlib import Path
@@ -91,7 +90,7 @@ def measure(options: argparse.Namespace) -> bool:
     """Run it; whether the aim is reached."""
     settings = [word for name in ("slots", "ms_per_token") for word in ("--set", f"engine.echo.{name}={getattr(options, name)}")]
     settings += ["--set", "engine.backend=echo"]
-    with Mesh(_HAYWAIN, data=Path(tempfile.mkdtemp(prefix="hw", dir="/tmp"))) as mesh:
+    with Mesh(_HAYWAIN) as mesh:
         mesh.start(*settings)
         other = second_engine(mesh, settings)
         try:
