@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ __all__ = ["Model", "client", "models", "silence"]
 
 _CONNECT_SECONDS: Final = 10.0
 _LIST_BYTES: Final = 16 * 2**20
+_LIST_SECONDS: Final = 30.0
 
 
 class _Meta(msgspec.Struct):
@@ -97,9 +99,11 @@ async def models(http: httpx.AsyncClient, settings: UpstreamSettings) -> list[Mo
     """
     where = f"engine.upstream.url {masked(settings.url)}"  # rows are told, too
     try:
-        async with http.stream("GET", "models", timeout=_CONNECT_SECONDS) as response:
+        async with asyncio.timeout(_LIST_SECONDS), http.stream("GET", "models", timeout=_CONNECT_SECONDS) as response:
             _check_status(response, where, settings)
             content = await reading.whole(response, _LIST_BYTES)
+    except TimeoutError:
+        raise Unavailable(f"{where} lists no models within {_LIST_SECONDS:g} s") from None
     except reading.TooLargeError:
         raise SettingsError(f"{where}: {response.url.path} answered more than {_LIST_BYTES >> 20} MiB") from None
     except httpx.TransportError as error:

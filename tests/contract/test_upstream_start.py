@@ -196,6 +196,22 @@ async def test_a_server_that_never_answers_is_told(server: Upstream, monkeypatch
     assert "doesn't answer within 0.2 s" in error.message
 
 
+async def test_a_server_that_never_ends_its_answer_is_told(server: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of models that comes byte by byte, without an end, is Unavailable after a bounded time, too."""
+    monkeypatch.setattr(connection, "_LIST_SECONDS", 0.3)
+
+    async def drip(request: Request) -> bytes:
+        request.writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n")
+        while True:
+            request.writer.write(b" ")
+            await asyncio.sleep(0.02)
+
+    server.models = drip
+    error = await _refused(server.url)
+    assert isinstance(error, Unavailable)
+    assert "lists no models within 0.3 s" in error.message
+
+
 async def test_nobody_there_is_unavailable() -> None:
     """A port where nobody listens is named, and may be cured by a later start."""
     url = f"http://127.0.0.1:{free_port()}/v1"
