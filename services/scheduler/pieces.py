@@ -95,10 +95,10 @@ class Pieces:
         self.close()
 
 
-def intact(pieces: Sequence[Piece]) -> list[Piece]:
-    """Cut off what isn't on the disk any more; what is left must be whole. Blocking."""
+def intact(pieces: Sequence[Piece], *, whole: bool = True) -> list[Piece]:
+    """Cut off what isn't on the disk any more; what is left must be `whole`. Blocking."""
     sizes = {path: _size(path) for path in {piece.path for piece in pieces}}
-    there = [Piece(piece.path, piece.start, min(piece.end, sizes[piece.path])) for piece in pieces]
+    there = [Piece(piece.path, piece.start, min(piece.end, sizes[piece.path]), whole) for piece in pieces]
     return [piece for piece in there if piece.end > piece.start]
 
 

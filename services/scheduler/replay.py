@@ -102,6 +102,8 @@ def lines_after(lines: Iterable[bytes], after_line: int) -> Iterator[tuple[bytes
     count = size = 0
     held: list[bytes] = []
     for line in lines:
+        if not line.endswith(b"\n"):
+            continue  # torn: its row runs again
         count += 1
         if count <= after_line:
             continue

@@ -15,7 +15,7 @@ from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import Settings
 from services.scheduler.figures import figures
 from services.scheduler.model_lease_service import ModelLeaseServicer
-from services.scheduler.pieces import Pieces
+from services.scheduler.pieces import Pieces, intact
 from services.scheduler.replay import lines_after
 from services.scheduler.scheduler import Scheduler
 
@@ -84,7 +84,8 @@ class SchedulerServicer(ModelLeaseServicer):
     async def ReadResults(self, request: pb.ReadResultsRequest, context: Any) -> AsyncIterator[pb.ReadResultsResponse]:
         """Stream the lines recorded so far."""
         await self._scheduler.fresh()
-        results = await self._scheduler.intake.results(request.batch_id)
+        recorded = await self._scheduler.intake.results(request.batch_id)
+        results = await asyncio.to_thread(intact, recorded, whole=False)  # what is lost runs again, or is told when it is sealed
         pieces = lines_after(Pieces(results).lines(), request.after_line)
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield pb.ReadResultsResponse(data=piece[0], line=piece[1])

@@ -88,6 +88,8 @@ async def test_results_that_are_lost_before_sealing(shared_settings: Settings, t
         before = len(both.rows_sent())
         for file in sorted((shared_settings.data / "incremental" / batch_id).glob("[12]-*.jsonl")):
             file.write_bytes(file.read_bytes()[:-7]) if torn else file.unlink()
+        whole = await lines_read(both.a, batch_id)
+        assert whole.count(b"\n") == len(whole.splitlines()) == (38 if torn else 20)
         with pytest.raises(errors.Conflict, match="lost"):
             await rpc.call(both.b.stub.SealBatch, pb.SealBatchRequest(batch_id=batch_id))
         for running in (both.a, both.b):
