@@ -53,7 +53,7 @@ class Link:
         self.slow = False
         """Far slower than its peers: nothing is sent ahead."""
         self.copied: set[int] = set()
-        """Rows here that were sent to another engine, too."""
+        """Rows here that were at another engine, too, and are not copied again."""
         self.copies: set[int] = set()
         """Rows here that are at another engine, too, and came later."""
         self.looks = False

@@ -100,12 +100,12 @@ class Returns:
         link.ghosts.clear()
 
     def _goes_on(self, attempt: Attempt) -> bool:
-        """Tell whether a row of a lost engine is at another one, too: nothing is held against it, and it may be copied again."""
+        """Tell whether a row of a lost engine is at another one, too: this once nothing is held against it. It isn't copied again."""
         twin = self._dispatcher.stragglers.part(attempt)
         if twin is None:
             return False
         if (place := self._dispatcher.links.find(twin)) is not None:
-            place[0].copied.discard(place[1])
+            place[0].copied.add(place[1])
             place[0].copies.discard(place[1])
         return True
 

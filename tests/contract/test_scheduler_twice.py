@@ -134,6 +134,8 @@ async def test_an_engine_is_lost(settings: Settings, lost: str) -> None:
         await dying.kill()
         await eventually(lambda: len(list(both.running.scheduler.dispatcher.links)), lambda links: links == 1)
         assert ((await both.progress()).running, (await both.progress()).counts.completed) == (1, ROWS - 1)
+        [link] = both.running.scheduler.dispatcher.links
+        assert link.copied == set(link.attempts)
         other.release()
         await both.ended(sent=ROWS + 1)
 
