@@ -54,7 +54,7 @@ class SegmentLedger:
         """Read what earlier owners committed: from now on they can commit nothing."""
         rows = claimed.rows
         spans = await self._shared.spans(batch.batch_id, claimed.shard) if claimed.epoch > 1 else []
-        if lost := await asyncio.to_thread(self._lost, batch.batch_id, spans):
+        if spans and (lost := await asyncio.to_thread(self._lost, batch.batch_id, spans)):
             await self._shared.lose(batch.batch_id, lost, claimed.epoch)
             spans = [span for span in spans if span.object not in lost]
         lines = Pieces(self._pieces(batch.batch_id, spans)).lines()
