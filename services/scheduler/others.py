@@ -16,6 +16,7 @@ from haywain.settings import Settings
 __all__ = ["Others", "together"]
 
 _LOOK_SECONDS = 1.0
+_RETRY_SECONDS = 0.05
 _State = pb.EngineStatus
 _WORDS = (_State.STATE_LOST, _State.STATE_CONNECTING, _State.STATE_QUARANTINED, _State.STATE_READY, _State.STATE_DRAINING)
 _RANK = {state: rank for rank, state in enumerate(_WORDS, 1)}
@@ -52,19 +53,30 @@ class Others:
         """Give an answer, None of one that is away, or the name of one that stands still."""
         if name not in self._channels:
             self._channels[name] = rpc.channel(self._addresses[name])
-        stub = scheduler_pb2_grpc.SchedulerServiceStub(self._channels[name])
-        try:
-            return await rpc.call(getattr(stub, method), request, timeout=seconds, wait=False)
-        except (errors.Unavailable, errors.NotFound):
-            return None
-        except errors.HaywainError as error:
-            _log.warning("scheduler.silent", scheduler=name, error=error.message)
-            return name
+        call = getattr(scheduler_pb2_grpc.SchedulerServiceStub(self._channels[name]), method)
+        until = asyncio.get_running_loop().time() + seconds
+        while True:
+            left = until - asyncio.get_running_loop().time()
+            try:
+                return await call(request, timeout=max(left, 0.01), metadata=rpc.metadata())
+            except grpc.aio.AioRpcError as error:
+                if _is_away(error) or isinstance(rpc.error_of(error), errors.NotFound):
+                    return None
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or left <= 0:
+                    _log.warning("scheduler.silent", scheduler=name, error=error.details())
+                    return name
+            await asyncio.sleep(_RETRY_SECONDS)  # connected, but slow to shake hands: a busy one, or one that stands still
 
     async def close(self) -> None:
         """Hang up."""
         for channel in self._channels.values():
             await channel.close()
+
+
+def _is_away(error: grpc.aio.AioRpcError) -> bool:
+    """Tell whether nobody listens there: what takes a connection and says nothing may be alive."""
+    details = error.details() or ""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and ("refused" in details or "No such file" in details)
 
 
 def together(shares: Iterable[pb.EngineStatus]) -> list[pb.EngineStatus]:
