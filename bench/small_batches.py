@@ -46,7 +46,7 @@ class Connection:
 
     async def post(self, path: str, kind: str, body: bytes) -> dict[str, Any]:
         """Send a request; its answer, which must be 200."""
-        head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
         answer = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = int(answer.partition("content-length: ")[2].split("\r\n")[0])
