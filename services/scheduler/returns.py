@@ -100,7 +100,7 @@ class Returns:
         link.ghosts.clear()
 
     def _goes_on(self, attempt: Attempt) -> bool:
-        """Tell whether a row of a lost engine is at another one, too: this once nothing is held against it. It isn't copied again."""
+        """Tell whether a row of a lost engine is at another one, too. That is not held against it, but it isn't copied again."""
         twin = self._dispatcher.stragglers.part(attempt)
         if twin is None:
             return False
