@@ -47,9 +47,7 @@ def test_a_required_input_that_nothing_fills_is_told() -> None:
 
 def test_a_model_that_is_not_decoupled_does_not_stream() -> None:
     """Its stream tensor is sent as false."""
-    fitted = find(
-        interface("text_input BYTES!, max_tokens INT32!, stream BOOL", "text_output BYTES", decoupled=False), NONE
-    )
+    fitted = find(interface("text_input BYTES!, max_tokens INT32!, stream BOOL", "text_output BYTES", decoupled=False), NONE)
     assert fitted.stream is None
     assert fitted.constants["stream"][1] == b"\0"
 
