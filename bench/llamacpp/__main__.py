@@ -9,7 +9,8 @@ as many threads as there are cores: servers in one process, the engine one decod
 mesh. `--embedding-model` is the GGUF of the `embeddings` rows.
 
 Printed are medians of rows/s, of their ratio to the server's in the same round, how far rounds lie apart, and CPU seconds, which
-mean more than rows/s on a machine that does other things too.
+mean more than rows/s on a machine that does other things too. Of the engine also: the prompt tokens that were evaluated, and how
+much of the decoders' time was not llama.cpp's own.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ import sides
 from rows import EMBEDDINGS, WORKLOADS, Row, Workload
 from sides import Figures, Place, Run
 
-_COLUMNS = ("rows/s", "ratio", "apart", "CPU s", "CPU ratio", "tokens")
-_COLUMNS = ("rows/s", "ratio", "apart", "CPU s", "CPU ratio", "tokens")
+_COLUMNS = ("rows/s", "ratio", "apart", "CPU s", "CPU ratio", "tokens", "prompts", "own")
 _TRIED = 4
 """a peer's slots are chosen by one in so many of the rows"""
 
@@ -50,9 +50,7 @@ def main() -> None:
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="%(default)s")
     options = parser.parse_args()
     print(f"{options.model.name}, {options.cores} cores, {options.rounds} rounds in turns, {options.share:g} of the rows")
-    print(
-        f"{'workload':<12}{'rows':>6}  {'side':<22}{'rows/s':>8}{'ratio':>8}{'apart':>8}{'CPU s':>8}{'CPU ratio':>11}{'tokens':>8}"
-    )
+    print(f"{'workload':<12}{'rows':>6}  {'side':<22}" + "".join(f"{column:>10}" for column in _COLUMNS))
     for name in options.workloads.split(","):
         _compare(name, WORKLOADS[name], options)
 
@@ -110,14 +108,8 @@ def _print(name: str, found: dict[str, list[Figures]], rows: int) -> None:
             f"{cpu:.1f}",
             f"{saved:.2f}",
             figures[0].tokens,
-        )
-        numbers = (
-            f"{statistics.median(speeds):.2f}",
-            f"{ratio:.2f}",
-            f"{apart:.0%}",
-            f"{cpu:.1f}",
-            f"{saved:.2f}",
-            figures[0].tokens,
+            figures[0].prompts or "",
+            f"{figures[0].own:.1%}" if figures[0].own else "",
         )
         print(f"{name:<12}{rows:>6}  {side:<22}" + "".join(f"{number:>10}" for number in numbers), flush=True)
 

@@ -23,6 +23,7 @@ from rows import EMBEDDINGS, Row
 
 from engine.llamacpp.backend import create
 from haywain.engine.v1 import engine_pb2 as pb
+from haywain.metrics import REGISTRY
 from haywain.settings import EngineSettings, LlamaCppSettings
 
 __all__ = ["Figures", "Place", "Run", "apart", "engine", "example_server", "llama_server", "mesh"]
@@ -35,6 +36,10 @@ class Figures:
     seconds: float
     cpu_seconds: float
     tokens: int
+    prompts: int = 0
+    """tokens of prompts that were evaluated, where it is known"""
+    own: float = 0.0
+    """share of decoders' steps outside llama.cpp's evaluation, where it is known"""
 
 
 @dataclass(frozen=True)
@@ -199,8 +204,11 @@ async def engine(transcode: str, slots: int, place: Place, rows: Sequence[Row]) 
         await results.room.acquire()
     seconds = time.monotonic() - began
     used = _own_seconds() + _ticks(backend.decoder_pids) - spent
+    told = {sample.name: sample.value for family in REGISTRY.collect() for sample in family.samples}
     await backend.close()
-    return Figures(seconds, used, results.tokens)
+    evaluated = int(told["haywain_prompt_tokens_total"] - told["haywain_cached_prompt_tokens_total"])
+    own = 0.0 if place.embeds else 1 - told["haywain_library_seconds_total"] / told["haywain_step_seconds_sum"]
+    return Figures(seconds, used, results.tokens, evaluated, own)
 
 
 async def mesh(transcode: str, slots: int, place: Place, rows: Sequence[Row]) -> Figures:
