@@ -164,9 +164,9 @@ def _nucleus(weights: Logits, enough: float) -> Places:
     # Sorting numbers is much faster than sorting their places, of which most aren't needed.
     ordered = np.sort(some)[::-1]
     count = min(int(np.searchsorted(np.cumsum(ordered, dtype=np.float64), enough)) + 1, len(ordered))
-    places = places[some >= ordered[count - 1]]
+    near_enough: Places = places[some >= ordered[count - 1]]
     # Stable, so that equal weights are taken in the order of their tokens.
-    return places[np.argsort(-weights[places], kind="stable")][:count]
+    return near_enough[np.argsort(-weights[near_enough], kind="stable")][:count]
 
 
 def draw(weights: Logits, uniform: float) -> int:
