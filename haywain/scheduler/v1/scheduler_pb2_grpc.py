@@ -176,7 +176,8 @@ class SchedulerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchProgress(self, request, context):
-        """Streams the progress of every batch that changed, grouped, a few messages a second. A hint: `GetProgress` is the truth.
+        """Streams the progress of every batch that changed, grouped, a few messages a second. An empty message comes first: what changes
+        from then on is told. A hint: `GetProgress` is the truth.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
