@@ -33,7 +33,7 @@ def finished(loop: Loop, begins: list[Any]) -> dict[int, Ended]:
 
 
 def test_rows_that_pause_say_what_they_say_alone() -> None:
-    """30 rows that want four times the cells there are, greedy, sampled, by grammar: some pause, and say what they say alone."""
+    """Of 30 rows that want four times the cells there are some pause; all say what they say alone, but for one sampled at most."""
     chance = random.Random(3)
     shared = [chance.randrange(256) for _ in range(90)]
     kinds: list[dict[str, Any]] = [
