@@ -112,9 +112,7 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
         self.held.clear()
         await self.start(scheduler)
 
-    async def DescribeEngine(
-        self, request: engine_pb2.DescribeEngineRequest, context: Any
-    ) -> engine_pb2.DescribeEngineResponse:
+    async def DescribeEngine(self, request: engine_pb2.DescribeEngineRequest, context: Any) -> engine_pb2.DescribeEngineResponse:
         """Say what it is, unless it hangs."""
         await self.describes.wait()
         return engine_pb2.DescribeEngineResponse(engine=self.description)

@@ -36,10 +36,16 @@ def _raw(mesh: RestMesh, request: bytes) -> tuple[int, dict[str, str], bytes]:
 @pytest.mark.parametrize(
     ("request_", "status", "code"),
     [
-        pytest.param(b"GET /health HTTP/1.1\r\nhost: localhost\r\nno colon\r\n\r\n", 400, "bad_request", id="a header without a colon"),
+        pytest.param(
+            b"GET /health HTTP/1.1\r\nhost: localhost\r\nno colon\r\n\r\n", 400, "bad_request", id="a header without a colon"
+        ),
         pytest.param(b"GET /health HTTP/1.1\r\na: b\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="no host"),
-        pytest.param(b"BREW /v1/files HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="an unknown method"),
-        pytest.param(b"GET /v1/\xff HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="raw bytes in the path"),
+        pytest.param(
+            b"BREW /v1/files HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="an unknown method"
+        ),
+        pytest.param(
+            b"GET /v1/\xff HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n", 400, "bad_request", id="raw bytes in the path"
+        ),
         pytest.param(
             b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"a: " + b"b" * 20_000 + b"\r\n\r\n",
             431,
@@ -53,7 +59,10 @@ def _raw(mesh: RestMesh, request: bytes) -> tuple[int, dict[str, str], bytes]:
             id="150 headers",
         ),
         pytest.param(
-            b"GET /v1/files/" + b"x" * 14_000 + b" HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n", 404, None, id="an id of 14 KB"
+            b"GET /v1/files/" + b"x" * 14_000 + b" HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n",
+            404,
+            None,
+            id="an id of 14 KB",
         ),
         pytest.param(
             b"GET /v1/models/" + "ü".encode("latin-1").hex().encode() + b"%FC HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"\r\n",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,7 +78,9 @@ def test_client_hangs_up(rest_mesh: RestMesh, order: str) -> None:
     parts = [PURPOSE] if order == "purpose first" else []
     form = multipart([*parts, {"name": "file", "filename": "a.bin", "text": "x" * 1_500_000}], end=False)
     with socket.create_connection(("127.0.0.1", rest_mesh.settings.envoy.port)) as client:
-        head = f"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: {FORM['content-type']}\r\ncontent-length: 2000000\r\n\r\n"
+        head = (
+            f"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: {FORM['content-type']}\r\ncontent-length: 2000000\r\n\r\n"
+        )
         client.sendall(head.encode() + form)
         until("bytes arrived", lambda: _stored(rest_mesh) != before, timeout=10)
     until("bytes are gone", lambda: _stored(rest_mesh) == before, timeout=10)
