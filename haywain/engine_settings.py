@@ -87,7 +87,7 @@ class UpstreamSettings(Section, frozen=True):
     timeout_seconds: float = 600.0
     """how long it may send nothing"""
     probe_seconds: float = 10.0
-    """when nothing came for so long while rows run there, it is asked for its models; without an answer for as long it is away. 0: never"""
+    """when nothing comes for so long while rows run, its models are asked for; no answer for as long: it is away. 0: never asked"""
     answer_bytes: int = 16 * 1024 * 1024
     """an answer, or an event of a stream, may have so many bytes; a row with a larger one fails"""
     hold_seconds: float = 30.0
