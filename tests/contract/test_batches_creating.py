@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from haywain import errors
 from haywain.batches.v1 import batches_pb2
+from haywain.files.v1 import files_pb2
 from haywain.scheduler.v1 import scheduler_pb2
 
 __all__ = ["live", "seam"]
@@ -213,3 +214,14 @@ async def test_the_scheduler_is_away(seam: Seam) -> None:
         await asyncio.sleep(0)
         async with serve_scheduler(seam.settings, seam.scheduler):
             assert (await creating).batch.counts.total == 1
+
+
+async def test_the_same_request_when_it_could_not_be_made_any_more(live: Seam) -> None:
+    """Repeated after its file was deleted, a request answers its batch; a new one is refused."""
+    file_id = await live.files.put(rows(1))
+    first = await live.create(file_id, request_id="r")
+    live.files.files[file_id].status = files_pb2.File.STATUS_DELETED
+    assert (await live.create(file_id, request_id="r")).batch_id == first.batch_id
+    with pytest.raises(errors.InvalidRequest):
+        await live.create(file_id, request_id="s")
+    assert set(live.files.holds) <= {first.batch_id}

@@ -166,17 +166,6 @@ async def test_the_same_request_twice(live: Seam) -> None:
     assert set(live.files.holds) <= {again.batch_id, other.batch_id}
 
 
-async def test_the_same_request_when_it_could_not_be_made_any_more(live: Seam) -> None:
-    """Repeated after its file was deleted, a request answers its batch; a new one is refused."""
-    file_id = await live.files.put(rows(1))
-    first = await live.create(file_id, request_id="r")
-    live.files.files[file_id].status = files_pb2.File.STATUS_DELETED
-    assert (await live.create(file_id, request_id="r")).batch_id == first.batch_id
-    with pytest.raises(errors.InvalidRequest):
-        await live.create(file_id, request_id="s")
-    assert set(live.files.holds) <= {first.batch_id}
-
-
 async def test_what_a_batch_says(live: Seam) -> None:
     """The answer has what was asked for, and Get and List say the same."""
     fields = {

@@ -7,76 +7,14 @@ import json
 from typing import Any
 
 import pytest
+from model_lease_calls import LEASED, Offset, chat, hand, lease, release, served, state, waits
 from scheduler_engine import CHAT
-from scheduler_mesh import EchoEngine, Mesh, answer, eventually, lines_of, mesh, quick, with_engine
+from scheduler_mesh import EchoEngine, answer, eventually, lines_of, mesh, quick, with_engine
 
 from haywain import errors, rpc
-from haywain.clock import SystemClock
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
-
-_LEASED = pb.Progress.WAITING_REASON_LEASE_UNAVAILABLE
-
-
-class Offset:
-    """The machine's clock, which a test can put forward."""
-
-    def __init__(self) -> None:
-        """It is right."""
-        self.seconds = 0.0
-        self._clock = SystemClock()
-
-    def now(self) -> float:
-        """Tell the Unix time."""
-        return self._clock.now() + self.seconds
-
-    def monotonic(self) -> float:
-        """Tell a time that never goes back."""
-        return self._clock.monotonic()
-
-
-async def served(running: Mesh, model: str = "echo") -> None:
-    """Wait until an engine of a model can be sent to."""
-    await eventually(lambda: running.scheduler.dispatcher.links.serves((model, CHAT, False, None)), bool)
-
-
-async def lease(running: Mesh, model: str = "echo", **terms: Any) -> str:
-    """Lease a model; gives the lease's id."""
-    answer = await rpc.call(running.stub.AcquireModelLease, pb.AcquireModelLeaseRequest(model=model, **terms))
-    return str(answer.lease.lease_id)
-
-
-async def release(running: Mesh, lease_id: str) -> None:
-    """End a lease."""
-    await rpc.call(running.stub.ReleaseModelLease, pb.ReleaseModelLeaseRequest(lease_id=lease_id))
-
-
-async def hand(running: Mesh, lease_id: str, batch_id: str) -> pb.ModelLease:
-    """Hand a lease to a batch."""
-    told = await rpc.call(running.stub.HandModelLease, pb.HandModelLeaseRequest(lease_id=lease_id, batch_id=batch_id))
-    given: pb.ModelLease = told.lease
-    return given
-
-
-async def state(running: Mesh, lease_id: str) -> pb.ModelLease.State:
-    """Ask what a lease is."""
-    told = await rpc.call(running.stub.GetModelLease, pb.GetModelLeaseRequest(lease_id=lease_id))
-    found: pb.ModelLease.State = told.lease.state
-    return found
-
-
-async def chat(running: Mesh, lease_id: str = "", model: str = "echo") -> str:
-    """Run a request now; gives what was answered."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]}).encode()
-    request = pb.CompleteRequest(tenant="default", endpoint=CHAT, model=model, request=body, lease_id=lease_id)
-    [event] = [event async for event in rpc.stream(running.stub.Complete, request)]
-    return str(json.loads(event.result.body)["choices"][0]["message"]["content"])
-
-
-async def waits(running: Mesh, batch_id: str) -> pb.Progress:
-    """Wait until a batch says that it waits for somebody's lease."""
-    return await eventually(lambda: running.progress(batch_id), lambda progress: progress.waiting_reason == _LEASED)
 
 
 async def test_rows_wait_while_their_model_is_leased(settings: Settings) -> None:
@@ -180,7 +118,7 @@ async def test_the_batch_that_has_the_lease_runs(settings: Settings) -> None:
         assert (await hand(running, lease_id, mine)).batch_id == mine
         await running.ended(mine)
         assert await chat(running, lease_id) == "hello"
-        assert (await running.progress(other)).waiting_reason == _LEASED
+        assert (await running.progress(other)).waiting_reason == LEASED
         await running.sealed(mine)
         assert await state(running, lease_id) == pb.ModelLease.STATE_RELEASED
         await running.ended(other)
@@ -228,7 +166,7 @@ async def test_a_lease_holds_over_a_restart(settings: Settings) -> None:
         assert {json.loads(sequence.request)["messages"][0]["content"] for sequence in engine.sequences} == {
             "row 0", "row 1", "row 2",
         }  # fmt: skip
-        assert (await running.progress(other)).waiting_reason == _LEASED
+        assert (await running.progress(other)).waiting_reason == LEASED
         assert (await refused(chat(running))).code == "lease_unavailable"
         assert await chat(running, lease_id) == "hello"
         await release(running, lease_id)
@@ -248,7 +186,7 @@ async def test_time_ends_a_lease_for_rows_and_calls(settings: Settings) -> None:
         await rpc.call(running.stub.RenewModelLease, pb.RenewModelLeaseRequest(lease_id=lease_id))
         clock.seconds = 1500
         assert (await refused(chat(running))).retry_after <= 400
-        assert (await running.progress(batch_id)).waiting_reason == _LEASED
+        assert (await running.progress(batch_id)).waiting_reason == LEASED
         clock.seconds = 1950
         assert await chat(running) == "hello"
         with pytest.raises(errors.Conflict, match="has expired"):
