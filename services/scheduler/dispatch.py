@@ -160,7 +160,7 @@ class Dispatcher:
         attempts = self._choose(link, room) if room else []
         if attempts:
             await self._add_rows(link, request, attempts)
-        if probes:
+        if probes and link.breaker.quarantined:  # it may be trusted again since: other probes ended well while lines were read
             link.probes.update(sequence.sequence_id for sequence in request.sequences)
         return request if request.sequences or request.cancel_sequence_ids else None
 

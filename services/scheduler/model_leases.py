@@ -253,9 +253,9 @@ class ModelLeases:
                 self._done = number
 
     async def _look(self) -> None:
-        was_stale, began = self.stale(), self._clock.monotonic()
+        began = self._clock.monotonic()
         found = {lease.model: lease for lease in await self._store.live()}
-        self._looked_at = began
+        was_stale, self._looked_at = self.stale(), began  # it may have become so while this one read
         news = _rights(found) != _rights(self._by_model)
         self._by_model, self._doubtful, self._ids = found, False, self.names()
         if news or was_stale:

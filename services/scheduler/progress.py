@@ -89,7 +89,8 @@ def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason], ru
     rows, tokens = (0.0, 0.0) if ended else batch.meter.rates()
     state = pb.Progress.STATE_SEALED if batch.submission.sealed else pb.Progress.STATE_ENDED if ended else pb.Progress.STATE_ACTIVE
     total = batch.submission.row_count
-    in_slots = min(max(round(batch.running * running), min(batch.running, 1)), total - batch.accepted)  # some run twice
+    in_slots = max(round(batch.running * running), min(batch.running, 1))
+    in_slots = min(in_slots, max(0, total - batch.accepted))  # some run twice, and some were accepted twice: a lease was lost
     waiting = pb.Progress.WAITING_REASON_UNSPECIFIED if ended or batch.running else why(batch)
     if batch.elsewhere and waiting != pb.Progress.WAITING_REASON_LEASE_UNAVAILABLE:
         waiting = pb.Progress.WAITING_REASON_UNSPECIFIED

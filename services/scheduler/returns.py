@@ -179,6 +179,8 @@ class Returns:
         if not good:
             self._faults.failed(link, attempt, result)
         if self._dispatcher.stragglers and not self._counts(attempt, result):
+            if good:
+                self._rubbish(link, result)
             return
         recorded = self._recorder.ended(attempt, result, link.lines(attempt.held.model))
         if good and not recorded:

@@ -13,6 +13,7 @@ from haywain import errors
 from haywain.clock import FakeClock
 from haywain.db import Database, open_database
 from services.scheduler.model_lease_store import ModelLease, ModelLeaseStore, Wish
+from services.scheduler.model_leases import VIEW_SECONDS, ModelLeases
 
 _SQL = Path("services/scheduler/sql").absolute()
 
@@ -172,3 +173,23 @@ async def test_what_ended_long_ago_is_forgotten(store: ModelLeaseStore, clock: F
         await store.get("t", old.lease_id)
     assert await store.seen(old.lease_id) == set()
     assert await store.live() == [lasting]
+
+
+async def test_what_was_held_back_during_a_look_goes_on_after_it(
+    store: ModelLeaseStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that were not sent since a look took long are looked at again when it is through, though no lease has changed."""
+    leases, real = ModelLeases(store, clock, ("other",), alone=False), store.live
+    await leases.look()
+    asked: list[bool] = []
+    leases.changed = lambda: asked.append(leases.lets("batch", "m"))
+
+    async def live() -> list[ModelLease]:
+        clock.advance(VIEW_SECONDS - 1)
+        asked.append(leases.lets("batch", "m"))
+        return await real()
+
+    monkeypatch.setattr(store, "live", live)
+    clock.advance(2)
+    await leases.look()
+    assert asked == [False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from scheduler_mesh import CHAT, EchoEngine, Mesh, answer, eventually, lines_of, mesh, quick, with_engine
@@ -12,6 +13,7 @@ from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
 from services.scheduler import breaker
+from services.scheduler.link import Link
 
 Result = engine_pb2.SequenceResult
 
@@ -150,6 +152,32 @@ async def test_a_call_ends_a_quarantine(settings: Settings) -> None:
         await eventually(lambda: waits(("echo", CHAT, False, None)), lambda seconds: seconds is None)
         assert (await call(running)).status_code == 200
         assert (await status_of(running, "e0")).state == pb.EngineStatus.STATE_READY
+
+
+async def test_rows_for_an_engine_that_is_trusted_meanwhile_are_no_probes(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the last probe ends well while lines are read for the next ones, these are rows like any others."""
+    async with mesh(quick(settings)) as running:
+        dispatcher = running.scheduler.dispatcher
+        link = Link(EchoEngine(running.settings.data).description)
+        link.ready, link.credits = True, 8
+        dispatcher.links.connect(link)
+        for _ in range(5):
+            link.breaker.bad(breaker.AGAIN, "500", 0.0, alone=False)
+        real = dispatcher.sender._read
+
+        async def read(*asked: Any) -> Any:
+            found = await real(*asked)
+            link.breaker.close(0.0)
+            return found
+
+        monkeypatch.setattr(dispatcher.sender, "_read", read)
+        await running.submit(lines_of(9))
+        message = await eventually(lambda: dispatcher.message(link), bool)
+        assert len(message.sequences) == breaker.PROBES
+        assert link.probes == set()
+        dispatcher.links.disconnect(link)
 
 
 @pytest.mark.usefixtures("brief")

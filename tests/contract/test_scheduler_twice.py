@@ -12,6 +12,7 @@ from haywain import rpc
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
+from services.scheduler.breaker import FINAL
 
 Result = engine_pb2.SequenceResult
 ROWS = 100
@@ -112,6 +113,18 @@ async def test_a_failure_of_one_is_nobodys(settings: Settings, failure: dict[str
         assert ((await both.progress()).running, (await both.progress()).counts.completed) == (1, ROWS - 1)
         both.late.respond = both.fast.respond = answer
         other.release()
+        await both.ended(sent=ROWS + 1)
+
+
+async def test_rubbish_is_held_against_its_engine(settings: Settings) -> None:
+    """An answer that is none is the fault of the engine that gave it, also when the other one's answer is recorded."""
+    async with two(settings) as both:
+        links = both.running.scheduler.dispatcher.links
+        [fast] = [link for link in links if link.engine.engine_id == "fast"]
+        both.fast.release(lambda sequence: Result(sequence_id=sequence.sequence_id, status_code=200, body=b"no JSON"))
+        await eventually(lambda: links.active, lambda active: active == 1)
+        assert fast.breaker._recent[-1] == FINAL
+        both.late.release()
         await both.ended(sent=ROWS + 1)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from services.scheduler.progress import Changes
+from scheduler_held import make_held
+
+from haywain.scheduler.v1 import scheduler_pb2 as pb
+from services.scheduler.progress import Changes, describe
 
 
 async def test_an_end_is_told_before_other_changes() -> None:
@@ -36,3 +39,12 @@ async def test_what_was_told_is_not_told_again() -> None:
     changes.add("c")
     assert await following == {"c"}
     await watching.aclose()
+
+
+def test_no_fewer_than_no_rows_run() -> None:
+    """Of a batch whose rows were accepted more than once, under leases that were lost, none are said to run, not less than none."""
+    batch = make_held(3).batch
+    batch.accepted, batch.running = 5, 1
+    told = describe(batch, lambda batch: pb.Progress.WAITING_REASON_QUEUED, 1.0)
+    assert (told.running, told.queued) == (0, 0)
+    assert told.waiting_reason == pb.Progress.WAITING_REASON_UNSPECIFIED
