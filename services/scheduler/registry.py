@@ -9,7 +9,7 @@ SQL has what operators said, and all schedulers follow it: told at once by the o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from haywain import aliases, errors, log
 from haywain.clock import Clock
@@ -22,7 +22,7 @@ from services.scheduler.dispatch import Dispatcher
 from services.scheduler.engine_store import EngineStore, Known
 from services.scheduler.engines import Engines
 from services.scheduler.link import names_of
-from services.scheduler.models import merged
+from services.scheduler.models import by_name, merged
 from services.scheduler.others import Others, together
 from services.scheduler.probes import Probes, ask, check
 
@@ -59,6 +59,9 @@ class Registry:
         """What was read of SQL is acted on before anybody writes there, and the other way round."""
         self._probes = Probes(settings.heartbeat_ms, self._probed)
         self.aliases = Aliases(settings.aliases)
+        self._named: list[engine_pb2.Engine] = []
+        """The engines that `_names` was made of."""
+        self._names: Mapping[str, str] = {}
         engines.forgot = self._probes.drop
         engines.standing = self._probes.addresses
 
@@ -192,6 +195,13 @@ class Registry:
     def models(self) -> Iterable[engine_pb2.ModelDescription]:
         """List the models that are served."""
         return self.aliases.told(merged(self._engines.serving()))
+
+    def names(self) -> Mapping[str, str]:
+        """Give the ids of these models by every name of theirs: made anew when engines came or went, since each row may ask."""
+        engines = self._engines.serving()
+        if len(engines) != len(self._named) or any(one is not other for one, other in zip(engines, self._named, strict=True)):
+            self._named, self._names = engines, by_name(self.aliases.told(merged(engines)))
+        return self._names
 
     def called(self, request: pb.CompleteRequest) -> Call:
         """Make a call of a request, which may name an alias."""

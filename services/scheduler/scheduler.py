@@ -30,7 +30,6 @@ from services.scheduler.journal_ledger import JournalLedger
 from services.scheduler.leases import Leases
 from services.scheduler.ledger import Ledger
 from services.scheduler.model_leases import ModelLeases
-from services.scheduler.models import by_name
 from services.scheduler.news import News
 from services.scheduler.others import Others
 from services.scheduler.pins import Pins
@@ -86,7 +85,7 @@ class Scheduler:
         self.intake.added, self.intake.pins_of = self.dispatcher.add, self._pins.of
         self.dispatcher.pins = self._pins if mine.pin_batch_to_digest else None
         self.dispatcher.sender.aliases = self.registry.aliases
-        lent.names, lent.changed, self.dispatcher.sender.gate = self._names, self._leased, lent
+        lent.names, lent.changed, self.dispatcher.sender.gate = self.registry.names, self._leased, lent
         self.dispatcher.paused = self._waits
         self._claims.renewed = self._go_on
         recorder.recorded = self._recorded
@@ -251,9 +250,6 @@ class Scheduler:
             for model in batch.queued_shards:
                 self.dispatcher.refresh(batch, model)
         self.changes.add(batch.batch_id, urgent=batch.ended)
-
-    def _names(self) -> dict[str, str]:
-        return by_name(self.registry.models())
 
     def _leased(self) -> None:
         """Have others go on, or wait, since leases of models changed."""

@@ -42,6 +42,24 @@ async def ready(running: Mesh, count: int = 1) -> None:
     await eventually(states, lambda found: found == [pb.EngineStatus.STATE_READY] * count)
 
 
+async def test_names_are_made_anew_when_engines_come_or_go(settings: Settings) -> None:
+    """What each name means is not made out again for each row that asks, and is right after every change of an engine."""
+    async with mesh(aliased(settings, gpt="echo")) as running:
+        names = running.scheduler.model_leases.names
+        assert names() == {}
+        await with_engine(running, engine_id="one")
+        found = names()
+        assert found == {"echo": "echo", "gpt": "echo"}
+        assert names() is found
+        other = await with_engine(running, engine_id="two", models=("other",))
+        assert names() == {"echo": "echo", "gpt": "echo", "other": "other"}
+        other.description.models[0].aliases.append("else")
+        await other.register(running.stub)
+        assert names()["else"] == "other"
+        await rpc.call(running.stub.DrainEngine, pb.DrainEngineRequest(engine_id="two"))
+        assert names() == {"echo": "echo", "gpt": "echo"}
+
+
 async def test_an_alias_means_its_model(settings: Settings) -> None:
     """Models are told with it; a call under it runs on the model, whose engine hears of that alone, and is answered as such."""
     async with mesh(aliased(settings, gpt="echo", tiny="small")) as running:
