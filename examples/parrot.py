@@ -145,7 +145,7 @@ def asked(sequence: pb.Sequence) -> tuple[dict[str, Any], str]:
         raise LookupError(400, "invalid_url", f"The model doesn't serve {sequence.endpoint}.", "")
     try:
         body = json.loads(sequence.request)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LookupError(400, "invalid_json", f"The body is no JSON: {error}.", "") from None
     if not isinstance(body, dict):
         raise LookupError(400, "invalid_json", "The body is no JSON object.", "")

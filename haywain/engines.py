@@ -14,7 +14,7 @@ import rich.table
 
 from haywain import rpc
 from haywain.clock import seconds
-from haywain.errors import Unavailable
+from haywain.errors import DeadlineExceeded, StorageFull, Unavailable
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.scheduler.v1 import scheduler_pb2_grpc
 
@@ -40,7 +40,7 @@ def command(address: str, action: str, engine: str = "", wait_seconds: float = 0
 
 async def _command(address: str, action: str, engine: str, wait_seconds: float, as_json: bool) -> int:
     async with rpc.channel(address) as channel:
-        mesh = _Mesh(scheduler_pb2_grpc.SchedulerServiceStub(channel))
+        mesh = _Mesh(scheduler_pb2_grpc.SchedulerServiceStub(channel), address)
         match action:
             case "list":
                 listing = await mesh.engines()
@@ -57,8 +57,9 @@ async def _command(address: str, action: str, engine: str, wait_seconds: float, 
 class _Mesh:
     """What is asked of it."""
 
-    def __init__(self, stub: Any) -> None:
+    def __init__(self, stub: Any, address: str) -> None:
         self._stub = stub
+        self._address = address
 
     async def engines(self) -> pb.ListEnginesResponse:
         listing: pb.ListEnginesResponse = await self._call("ListEngines", pb.ListEnginesRequest())
@@ -92,7 +93,12 @@ class _Mesh:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _call(self, method: str, request: Any) -> Any:
-        return await rpc.call(getattr(self._stub, method), request, timeout=_CALL_SECONDS, wait=False)
+        try:
+            return await rpc.call(getattr(self._stub, method), request, timeout=_CALL_SECONDS, wait=False)
+        except (Unavailable, DeadlineExceeded) as error:
+            if type(error) is StorageFull or error.message != type(error)().message:  # somebody says why
+                raise
+            raise Unavailable(f"There is no mesh at {self._address} (HOST:PORT), or its scheduler can't answer now.") from None
 
 
 async def _add(mesh: _Mesh, address: str) -> int:

@@ -118,8 +118,13 @@ def _check_port(chosen: Settings) -> None:
         try:
             probe.bind((chosen.envoy.host, chosen.envoy.port))
         except OSError as error:
-            where = f"{chosen.envoy.host}:{chosen.envoy.port}"
-            raise SettingsError(f"can't listen on {where}: {error.strerror}; choose another with --port") from error
+            raise SettingsError(f"can't listen on {_place(chosen)}: {error.strerror}; choose another with --port") from error
+
+
+def _place(chosen: Settings) -> str:
+    """Give host and port as a URL has them."""
+    host = chosen.envoy.host
+    return f"[{host}]:{chosen.envoy.port}" if ":" in host else f"{host}:{chosen.envoy.port}"
 
 
 def _say(text: str) -> None:
@@ -221,7 +226,7 @@ class _Mesh:
         return [name for kind in kinds for name in (self._settings.replicas(kind) if kind != "envoy" else [kind])]
 
     async def _announce(self) -> None:
-        url = f"http://{self._settings.envoy.host}:{self._settings.envoy.port}"
+        url = f"http://{_place(self._settings)}"
         clock = asyncio.get_running_loop().time
         say_at = clock() + _WAITING_SECONDS
         async with httpx.AsyncClient(base_url=url, timeout=2.0, trust_env=False) as client:
