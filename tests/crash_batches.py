@@ -8,9 +8,13 @@ import os
 import signal
 from typing import Any
 
+import grpc
+import pytest
 from conservation import assert_conserved
 from crash_stage import Scene
 from mesh import chat_row, jsonl, until
+
+from haywain.batches.v1 import batches_pb2, batches_pb2_grpc
 
 __all__ = ["BatchScenes"]
 
@@ -102,13 +106,12 @@ class BatchScenes(Scene):
     def unmade(self) -> None:
         """A creation whose answer is lost with the gateway, which is answered 5xx and must never be: neither are its files."""
         files = {file["id"] for file in self.files()}
-        gateway = self.stage.orders / "gateway:created"
-        gateway.write_text("1")
+        self.arm("gateway:created")
         self.arm()
         body = {"requests": [*self.rows(5), {"custom_id": "bad"}], "invalid_rows": "reject", "metadata": {"name": self.name}}
         answer = self.mesh.client.post("/v1/batches", json=body)
         assert answer.status_code in (502, 503, 504), answer.text
-        assert not gateway.exists()
+        assert not (self.stage.orders / "gateway:created").exists()
         self.died()
         assert self.name not in [
             (batch["metadata"] or {}).get("name") for batch in self.mesh.ask("GET", "/v1/batches").json()["data"]
@@ -117,11 +120,27 @@ class BatchScenes(Scene):
         until("its intent is over", lambda: not self.stage.sql("batches", "select batch_id from intents where created_at = 0"))
 
     def answered_late(self) -> None:
-        """A batch whose good answer isn't told to the service in the life that made it."""
+        """A batch whose good answer isn't told to the service in the life that made it.
+
+        This plays the gateway: the real one gives up after three seconds, and has the batch unmade, where a restart takes longer.
+        """
         rows = self.rows(ROWS)
-        (self.stage.orders / "batches:created").write_text("1")
+        form = {"data": {"purpose": "batch"}, "files": {"file": ("input.jsonl", jsonl(rows))}}
+        wanted = batches_pb2.CreateBatchRequest(
+            request_id=f"create_{self.name}", held=True, tenant="default", completion_window="24h",
+            endpoint="/v1/chat/completions", input_file_id=self.mesh.ask("POST", "/v1/files", **form).json()["id"],
+        )  # fmt: skip
+        self.arm("batches:created")
         self.arm()
-        assert self.finish(self.create(rows)["id"], rows) == {"engine_error": ROWS // 10}
+        with grpc.insecure_channel(f"unix:{self.mesh.data}/run/batches.sock") as channel:
+            service = batches_pb2_grpc.BatchesServiceStub(channel)
+            with pytest.raises(grpc.RpcError):
+                service.CreateBatch(wanted, wait_for_ready=True, timeout=60)
+            batch_id = service.CreateBatch(wanted, wait_for_ready=True, timeout=60).batch.batch_id
+            told = batches_pb2.AnswerCreationRequest(request_id=wanted.request_id, tenant=wanted.tenant)
+            with pytest.raises(grpc.RpcError):
+                service.AnswerCreation(told, wait_for_ready=True, timeout=60)
+        assert self.finish(batch_id, rows) == {"engine_error": ROWS // 10}
 
     def cancel(self) -> None:
         """A batch that is cancelled in mid-run: its rows that stand still didn't run."""

@@ -60,11 +60,11 @@ class Scene:
         self.order = stage.orders / case.point
         self.name = case.name
 
-    def arm(self) -> None:
-        """Order the death."""
+    def arm(self, also: str = "") -> None:
+        """Order the death, or one at another point, at its first passing."""
         scratch = self.stage.orders.with_suffix(".new")
-        scratch.write_text(str(self.case.passing))
-        scratch.replace(self.order)
+        scratch.write_text("1" if also else str(self.case.passing))
+        scratch.replace(self.stage.orders / also if also else self.order)
 
     def died(self) -> None:
         """Wait until the process has died."""
