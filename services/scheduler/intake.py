@@ -118,9 +118,11 @@ class Intake:
 
     async def stop(self, batch_id: str, reason: int) -> Batch:
         """Remember that a batch is stopped, and why. Raises BatchMissing."""
-        batch = self.get(batch_id)
-        batch.stop_reason = await self._store.stop(batch_id, reason)
+        self.get(batch_id)
+        stop_reason = await self._store.stop(batch_id, reason)
         crash.point("scheduler:stop-stored")
+        batch = self.get(batch_id)  # not the one of before, if its rows run again by now
+        batch.stop_reason = stop_reason
         return batch
 
     async def run_again(self, batch: Batch) -> bool:
@@ -179,6 +181,7 @@ class Intake:
             return
         if instead is not None:
             instead.forgotten = True
+            batch.stop_reason = batch.stop_reason or instead.stop_reason  # it may have been stopped since SQL was read
         self.batches[terms.batch_id] = batch
         if not batch.ended:
             self.added(batch)

@@ -15,6 +15,8 @@ from haywain import errors, rpc
 from haywain.clock import FakeClock
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
+from services.scheduler.ledger import Opened
+from services.scheduler.store import Stored
 
 
 def journal_of(settings: Settings, batch_id: str) -> Path:
@@ -123,6 +125,41 @@ async def test_a_journal_that_is_lost_before_sealing(settings: Settings, left: i
         assert (progress.counts.completed, progress.usage.input_tokens, len(engine.sequences)) == (40, 120, 80 - left)
         output, error = await running.sealed(batch_id)
         assert (len(output), error) == (40, [])
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_batch_that_is_stopped_while_its_results_are_found_to_be_lost(settings: Settings, *, late: bool) -> None:
+    """It stays stopped: nothing of it runs again, also when the stop was written before and is known after."""
+    async with mesh(quick(settings)) as running:
+        engine, batch_id = await half_done(running, 20, 20)
+        await running.ended(batch_id)
+        journal_of(settings, batch_id).unlink()
+        engine.respond = answer
+        intake, stops = running.scheduler.intake, list[asyncio.Future[object]]()
+        opening, stopping, written, sealed = intake._ledger.open, intake._store.stop, asyncio.Event(), asyncio.Event()
+
+        async def stopped(*terms: Any) -> int:
+            reason = await stopping(*terms)
+            written.set()
+            if late:
+                await sealed.wait()
+            return reason
+
+        async def opened(stored: Stored) -> Opened:
+            stop = pb.StopBatchRequest(batch_id=batch_id, reason=pb.StopBatchRequest.REASON_CANCELLED)
+            stops.append(asyncio.ensure_future(rpc.call(running.stub.StopBatch, stop)))
+            await (written.wait() if late else stops[0])
+            return await opening(stored)
+
+        intake._ledger.open, intake._store.stop = opened, stopped  # type: ignore[method-assign]
+        with pytest.raises(errors.Conflict, match="lost"):
+            await rpc.call(running.stub.SealBatch, pb.SealBatchRequest(batch_id=batch_id))
+        sealed.set()
+        await stops[0]
+        assert intake.get(batch_id).ended
+        output, error = await seal(running, batch_id)
+        assert len(output) + len(error) == 20
+        assert late or len(engine.sequences) == 20
 
 
 async def test_a_stopped_batch_without_its_journal_can_be_sealed(settings: Settings) -> None:
