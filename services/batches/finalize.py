@@ -82,9 +82,8 @@ class Finalizer:
 
     async def settle(self, record: Record) -> None:
         """Let the scheduler and files forget a terminal batch."""
-        if record.plan is not None or record.status is Status.FAILED:  # it may have been handed a lease, while it was validated
-            await self._scheduler.forget(record.batch_id)
-            crash.point("batches:forgotten")
+        await self._scheduler.forget(record.batch_id)  # one without a plan, too: it may have been handed a lease
+        crash.point("batches:forgotten")
         await self._own_files.forget(record)
         crash.point("batches:released")
         await self._store.settle(record.batch_id)

@@ -78,6 +78,7 @@ async def test_bad_lines_fail_the_batch(live: Seam) -> None:
     ordered(failed)
     await live.settled(batch.batch_id)
     assert not live.scheduler.batches
+    assert live.scheduler.forgotten == {batch.batch_id}
 
 
 async def test_a_missing_file_fails_the_batch(live: Seam) -> None:
@@ -187,7 +188,7 @@ async def test_waiting_for_an_engine_is_told(live: Seam) -> None:
 
 
 async def test_cancelled_while_its_bad_lines_are_found(live: Seam) -> None:
-    """A cancelled batch whose lines are bad ends cancelled, with its errors."""
+    """A cancelled batch whose lines are bad ends cancelled, with its errors; the scheduler hears of it: it may have a lease."""
     live.scheduler.models = []
     batch = await live.batch_of(b"bad\n")
     await happens(lambda: live.scheduler.calls.models)
@@ -196,6 +197,8 @@ async def test_cancelled_while_its_bad_lines_are_found(live: Seam) -> None:
     assert cancelled.status == Batch.STATUS_CANCELLED
     assert [error.code for error in cancelled.errors] == ["invalid_json_line"]
     assert cancelled.counts.total == 0
+    await live.settled(batch.batch_id)
+    assert live.scheduler.forgotten == {batch.batch_id}
 
 
 async def test_expiry_keeps_what_is_finished(live: Seam) -> None:
