@@ -23,6 +23,8 @@ __all__ = ["NAME", "SchedulerServicer", "serve"]
 
 NAME = "haywain.scheduler.v1.SchedulerService"
 _SETTLE_SECONDS = 1.0
+_TOLD_TOGETHER = 500
+"""Batches in one message to a watcher: all may change at once, and others have a turn between two messages."""
 _log = log.get()
 
 
@@ -47,9 +49,11 @@ class SchedulerServicer(ModelLeaseServicer):
     async def WatchProgress(self, request: pb.WatchProgressRequest, context: Any) -> AsyncIterator[pb.WatchProgressResponse]:
         """Stream the progress of batches that change."""
         async for changed in self._scheduler.changes.watch():
-            progress = self._progress(changed)
-            if progress or not changed:
-                yield pb.WatchProgressResponse(progress=progress)
+            batch_ids = list(changed)
+            for at in range(0, max(1, len(batch_ids)), _TOLD_TOGETHER):
+                progress = self._progress(batch_ids[at : at + _TOLD_TOGETHER])
+                if progress or not changed:
+                    yield pb.WatchProgressResponse(progress=progress)
 
     async def StopBatch(self, request: pb.StopBatchRequest, context: Any) -> pb.StopBatchResponse:
         """Stop a batch."""

@@ -9,6 +9,7 @@ from haywain import errors, rpc
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
+from services.scheduler import service
 
 
 async def test_results_can_be_read_while_the_batch_runs(settings: Settings) -> None:
@@ -41,6 +42,21 @@ async def test_watchers_hear_of_changes(settings: Settings) -> None:
             if message.progress[0].state == pb.Progress.STATE_ENDED:
                 assert message.progress[0].counts.completed == 3
                 break
+        await watching.aclose()
+
+
+async def test_many_changes_are_told_a_few_at_a_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changed together comes in several messages, each batch in one of them."""
+    monkeypatch.setattr(service, "_TOLD_TOGETHER", 2)
+    async with mesh(quick(settings)) as running:
+        batch_ids = [await running.submit(lines_of(1)) for _ in range(5)]
+        watching = rpc.stream(running.stub.WatchProgress, pb.WatchProgressRequest())
+        assert not (await anext(watching)).progress
+        for batch_id in batch_ids:
+            running.scheduler.changes.add(batch_id)
+        told = [[progress.batch_id for progress in (await anext(watching)).progress] for _ in range(3)]
+        assert [len(some) for some in told] == [2, 2, 1]
+        assert sorted(batch_id for some in told for batch_id in some) == sorted(batch_ids)
         await watching.aclose()
 
 
