@@ -45,9 +45,9 @@ class LogSettings(Section, frozen=True):
     level: str = "info"
     format: str = "auto"
     """auto (text on a terminal, else json), json, text"""
-    max_bytes: int = 67_108_864
+    max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 67_108_864
     """of `haywain up`: a log that is as large is renamed, and a new one begun; 0 for never"""
-    keep: int = 4
+    keep: Annotated[int, msgspec.Meta(ge=0)] = 4
     """how many older parts of each log stay"""
 
 

@@ -154,6 +154,7 @@ def test_newer_schema(haywain: Path) -> None:
         ("engine.backend=abacus", "abacus"),
         ("log.level=loud", "expected one of: debug, info"),
         ("log.format=xml", "expected one of: auto, json"),
+        ("log.keep=-1", "Expected `int` >= 0"),
     ],
 )
 def test_bad_settings(haywain: Path, setting: str, words: str) -> None:
