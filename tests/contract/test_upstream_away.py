@@ -201,7 +201,7 @@ async def test_an_upstream_that_thinks_for_long_is_not_away(server: Upstream) ->
         return reply(500, {})
 
     server.answer = slowly
-    async with started(server.url, probe_seconds=1.5) as running:
+    async with started(server.url, probe_seconds=4.0) as running:
         server.models = broken
         number = running.begin()
         await asyncio.wait_for(looked.wait(), 30)
