@@ -17,7 +17,7 @@ from haywain.settings import EngineSettings, LlamaCppSettings, Settings
 
 __all__ = ["NAMES", "Tuned", "applied", "path", "write"]
 
-NAMES: Final = ("workers", "threads", "slots", "transcode")
+NAMES: Final = ("workers", "threads", "slots", "transcode", "batch_tokens", "layout")
 """of `engine.llamacpp`, what is measured"""
 _log = log.get()
 

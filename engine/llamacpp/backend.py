@@ -37,7 +37,7 @@ from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import HaywainError, SettingsError
 from haywain.settings import EngineSettings, LlamaCppSettings
 
-__all__ = ["DEFAULT_SLOTS", "LlamaCppBackend", "cores", "create"]
+__all__ = ["DEFAULT_SLOTS", "LlamaCppBackend", "cores", "create", "wanted"]
 
 DEFAULT_CONTEXT: Final = 2_048
 """tokens a sequence, where neither settings nor model say less"""
@@ -68,7 +68,7 @@ class LlamaCppBackend:
         self._vocabulary = Vocabulary.load(self._path)
         self.version = f"llama-cpp-python {version('llama-cpp-python')}"
         self._decoders = settings.workers or cores()
-        self._wanted = _wanted(settings, self._path, self._vocabulary, self._decoders)
+        self._wanted = wanted(settings, self._path, self._vocabulary, self._decoders)
         self._transcodes = transcode.wanted(settings.transcode, self._path, self._vocabulary)
         self._preparer = Preparer(
             self._vocabulary, self._wanted.context_length, embeds=bool(self._wanted.pooling), reasoning=settings.reasoning
@@ -215,7 +215,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, decoders: int) -> Open:
+def wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, decoders: int) -> Open:
     """Decide what a decoder is to hold."""
     trained = vocabulary.number("context_length")
     if trained and settings.context_length > trained:

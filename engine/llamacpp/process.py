@@ -9,12 +9,18 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator, Sequence
+from typing import Final
 
 from engine.llamacpp.messages import LENGTH, FromDecoder, Open, Ready, Refused, ToDecoder, frame, from_decoder
 from haywain import orphans
 from haywain.errors import HaywainError, SettingsError
 
 __all__ = ["DecoderDied", "DecoderProcess"]
+
+# A KV cache is emptied in a quarter of the time, at each change of the layout, where glibc asks for large pages.
+_DEFAULTS: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+# OpenBLAS, which comes with numpy and isn't used, would start a thread for every core.
+_FIXED: Final = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 class DecoderDied(HaywainError):
@@ -45,8 +51,7 @@ class DecoderProcess:
                     *(sys.executable, "-P", "-m", "engine.llamacpp.decoder", str(theirs.fileno())),
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
-                    # OpenBLAS, which comes with numpy and isn't used, would start a thread for every core.
-                    env=os.environ | {orphans.PARENT_VARIABLE: str(os.getpid()), "OPENBLAS_NUM_THREADS": "1"},
+                    env=_DEFAULTS | os.environ | _FIXED | {orphans.PARENT_VARIABLE: str(os.getpid())},
                 )
             undo.pop_all()
         reader, writer = await asyncio.open_connection(sock=ours)

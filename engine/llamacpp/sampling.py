@@ -28,8 +28,10 @@ _BLOCK = 256
 """logits whose sum is taken at once"""
 _NEAR = (1e-3, 1e-4, 1e-5, -1.0)
 """what is looked at for the largest weights, one threshold after another: sorting few is fast, and few are enough nearly always"""
-
-
+_FAR = (1e-4, 1e-5, 1e-7, -1.0)
+"""the same for a nucleus, which is larger: the first one is enough for 19 of 20 at temperature 1 and top_p 0.95"""
+_PLACE_BITS = np.uint64(32)
+_PLACE = np.uint64(2**32 - 1)
 _FIRST = 64
 """the best tokens that are held against a grammar before all of them are"""
 _LEAST = -9_999.0
@@ -118,7 +120,10 @@ class Sampler:
     def _drawn(self, logits: Logits, top: float) -> int:
         sampling = self._sampling
         # Relative to the best token, whose weight is 1.
-        weights = np.exp((logits - np.float32(top)) / np.float32(sampling.temperature))
+        weights = logits - np.float32(top)
+        if sampling.temperature != 1:
+            weights /= np.float32(sampling.temperature)
+        np.exp(weights, out=weights)
         places: Places | None = None
         if 0 < sampling.top_k < len(weights):
             places = _largest(weights, sampling.top_k)
@@ -156,17 +161,17 @@ def _largest(weights: Logits, count: int) -> Places:
 
 def _nucleus(weights: Logits, enough: float) -> Places:
     """Give the places of the largest weights that together reach `enough`, the largest first; at least one."""
-    for near in _NEAR:
+    for near in _FAR:
         places = np.flatnonzero(weights > near)
         some = weights[places]
         if float(some.sum(dtype=np.float64)) >= enough:
             break
-    # Sorting numbers is much faster than sorting their places, of which most aren't needed.
-    ordered = np.sort(some)[::-1]
-    count = min(int(np.searchsorted(np.cumsum(ordered, dtype=np.float64), enough)) + 1, len(ordered))
-    near_enough: Places = places[some >= ordered[count - 1]]
-    # Stable, so that equal weights are taken in the order of their tokens.
-    return near_enough[np.argsort(-weights[near_enough], kind="stable")][:count]
+    # A weight is never below 0, so its bits are in the order of its value. With its place behind them it is one number, and numbers
+    # are sorted much faster than places by their weights; equal weights come in the order of their tokens.
+    keys = np.sort((~some.view(np.uint32)).astype(np.uint64) << _PLACE_BITS | places.astype(np.uint64))
+    ordered = (~(keys >> _PLACE_BITS).astype(np.uint32)).view(np.float32)
+    count = int(np.searchsorted(np.cumsum(ordered, dtype=np.float64), enough)) + 1
+    return (keys[:count] & _PLACE).astype(np.int64)
 
 
 def draw(weights: Logits, uniform: float) -> int:

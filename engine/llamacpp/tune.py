@@ -1,24 +1,27 @@
 """Find the settings that suit this machine and model: run the backend with a few of them, and keep what is clearly better.
 
-One thing is tried after the other, with the best of those before: decoders and threads, slots, 16-bit copies. Half of the rows are
-short, half have a common beginning. A setting that somebody chose is not touched.
+One thing is tried after the other, with the best of those before: decoders and threads, slots, 16-bit copies, tokens a step,
+layouts. What seems better is measured once more, and the worse figure counts. Half of the rows are short, half have a common
+beginning. A setting that somebody chose is not touched.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.llamacpp import policy, transcode
-from engine.llamacpp.backend import DEFAULT_SLOTS, LlamaCppBackend, cores
+from engine.llamacpp import policy, transcode, weights
+from engine.llamacpp.backend import DEFAULT_SLOTS, LlamaCppBackend, cores, wanted
+from engine.llamacpp.messages import Open
 from engine.llamacpp.vocabulary import Vocabulary
 from engine.tuned import NAMES, Tuned, write
 from haywain.engine.v1 import engine_pb2 as pb
@@ -29,8 +32,8 @@ __all__ = ["tune"]
 
 _BETTER: Final = 1.05
 """what is faster by less is noise"""
-_TRIES: Final = 7
-"""that are expected, to share the time among"""
+_MUCH_BETTER: Final = 1.15
+"""what a layout must be to be kept to: it is one for all rows then, where `auto` follows them"""
 _WORDS: Final = (
     *("the", "of", "and", "to", "in", "is", "it", "you", "that", "he", "was", "for", "on", "are", "with", "as", "his", "they"),
     *("be", "at", "one", "have", "this", "from", "or", "by", "hot", "word", "but", "what", "some", "we", "can", "out"),
@@ -38,7 +41,16 @@ _WORDS: Final = (
 _MOST_WAIT: Final = 4
 """a try takes this many times its share at most, where the model is too slow for it"""
 
+Changes = dict[str, int | str]
 Say = Callable[[str], None]
+
+
+class _Group(NamedTuple):
+    """Values of the same settings."""
+
+    tries: list[Changes]
+    better: float = _BETTER
+    """what the best of them must be, of the best so far"""
 
 
 class _Load:
@@ -91,10 +103,12 @@ class _Load:
 
 async def _measure(settings: LlamaCppSettings, seconds: float) -> float:
     """Give tokens a second. Raises SettingsError for what can't run here."""
+    began = time.monotonic()
     backend = LlamaCppBackend(settings)
     load = _Load(backend)
     try:
         (model,) = await backend.start(load)
+        seconds = max(seconds / 2, seconds - (time.monotonic() - began))
         load.fill(model)
         await asyncio.sleep(seconds / 4)
         rows, tokens, begun = load.rows, load.tokens, time.monotonic()
@@ -109,58 +123,101 @@ async def _measure(settings: LlamaCppSettings, seconds: float) -> float:
         await backend.close()
 
 
-def _groups(given: LlamaCppSettings) -> Iterator[list[dict[str, int | str]]]:
-    """Give what is tried, one group after the other; only of settings that are the defaults."""
-    defaults, available = LlamaCppSettings(), cores()
-    free = {name for name in NAMES if getattr(given, name) == getattr(defaults, name)}
-    if {"workers", "threads"} <= free:
-        pairs = policy.divisions(available)[1:]  # the first is what the defaults are
-        yield [{"workers": workers, "threads": threads} for workers, threads in pairs]
-    if "slots" in free:
-        yield [{"slots": slots} for slots in (DEFAULT_SLOTS // 2, DEFAULT_SLOTS, 2 * DEFAULT_SLOTS)]
-    if "transcode" in free and _may_be_copied(Path(given.model_path)):
-        yield [{"transcode": "on"}, {"transcode": "off"}]
+class _Tuning:
+    """What is known while it goes on."""
 
+    def __init__(self, given: LlamaCppSettings, say: Say) -> None:
+        """Look at the model's file. Raises SettingsError."""
+        self._given = given
+        self._say = say
+        self._path = Path(given.model_path)
+        weights.check(self._path)
+        self._vocabulary = Vocabulary.load(self._path)
+        self.chosen: Changes = {}
+        self.best = 0.0
 
-def _may_be_copied(path: Path) -> bool:
-    vocabulary = Vocabulary.load(path)
-    try:
-        return transcode.wanted("on", path, vocabulary)
-    finally:
-        vocabulary.close()
+    def close(self) -> None:
+        """Let go of the file."""
+        self._vocabulary.close()
+
+    def groups(self) -> list[_Group]:
+        """List what is tried, in turns; only of settings that are the defaults."""
+        given, defaults = self._given, LlamaCppSettings()
+        free = {name for name in NAMES if getattr(given, name) == getattr(defaults, name)}
+        groups = []
+        if {"workers", "threads"} <= free:
+            pairs = policy.divisions(cores())[1:]  # the first is what the defaults are
+            groups.append(_Group([{"workers": workers, "threads": threads} for workers, threads in pairs]))
+        if "slots" in free:
+            groups.append(_Group([{"slots": slots} for slots in (DEFAULT_SLOTS // 2, DEFAULT_SLOTS, 2 * DEFAULT_SLOTS)]))
+        if "transcode" in free:
+            groups.append(_Group([{"transcode": "on"}, {"transcode": "off"}]))
+        _, _, opened = self._comes_to(given)
+        if "batch_tokens" in free and not opened.pooling:
+            groups.append(_Group([{"batch_tokens": (1 + chunks) * policy.CHUNK} for chunks in (2, 4)]))
+        if "layout" in free and not (opened.pooling or opened.cells or given.deterministic):
+            groups.append(_Group([{"layout": name} for name in policy.LAYOUTS if name != policy.AUTO], _MUCH_BETTER))
+        return groups
+
+    async def begin(self, seconds: float) -> None:
+        """Measure the settings as they are. Raises SettingsError when that can't run."""
+        self._say(f"{'settings':<64}{'tokens/s':>10}")
+        self.best = await _measure(self._given, seconds)
+        self._say(f"{'as they are':<64}{self.best:>10.1f}")
+
+    async def keep_the_best(self, group: _Group, seconds: float) -> None:
+        """Try a group; `seconds` for each of its tries."""
+        best, better = self.best, Changes()
+        for changes in group.tries:
+            found = await self._try(changes, seconds, best * (1.0 if better else group.better))
+            if found > best * (1.0 if better else group.better):
+                best, better = found, changes
+        self.best, self.chosen = best, self.chosen | better
+
+    async def _try(self, changes: Changes, seconds: float, enough: float) -> float:
+        """Measure, and once more where it was `enough`; 0 for what can't run, or is nothing new."""
+        tried = self._with(changes)
+        name = ", ".join(f"{key} {value}" for key, value in (self.chosen | changes).items())
+        try:
+            if self._comes_to(tried) == self._comes_to(self._with({})):
+                return 0.0
+            found = await _measure(tried, seconds)
+            if found > enough:
+                found = min(found, await _measure(tried, seconds))
+        except SettingsError as error:
+            self._say(f"{name:<64}  {error.message}")
+            return 0.0
+        self._say(f"{name:<64}{found:>10.1f}")
+        return found
+
+    def _with(self, changes: Changes) -> LlamaCppSettings:
+        return msgspec.structs.replace(self._given, **(self.chosen | changes))
+
+    def _comes_to(self, settings: LlamaCppSettings) -> tuple[int, bool, Open]:
+        """Tell what settings mean for decoders; what means the same isn't measured."""
+        decoders = settings.workers or cores()
+        copied = transcode.wanted(settings.transcode, self._path, self._vocabulary)
+        return decoders, copied, wanted(settings, self._path, self._vocabulary, decoders)
 
 
 async def tune(settings: Settings, seconds: float, say: Say) -> Tuned:
     """Measure for about so many seconds, tell a table, and write what was chosen. Raises SettingsError when nothing runs."""
     given = settings.engine.llamacpp
-    share = seconds / _TRIES
     busy = os.getloadavg()[0]
     if busy > cores() / 2:
         say(f"This machine is busy (load {busy:.1f}): figures will mean little.")
-    say(f"{'settings':<44}{'tokens/s':>10}")
-    chosen: dict[str, int | str] = {}
-    best = await _measure(given, share)
-    say(f"{'as they are':<44}{best:>10.1f}")
-    for group in _groups(given):
-        better: dict[str, int | str] = {}
-        for changes in group:
-            tried = msgspec.structs.replace(given, **(chosen | changes))
-            name = ", ".join(f"{key} {value}" for key, value in (chosen | changes).items())
-            try:
-                found = await _measure(tried, share)
-            except SettingsError as error:
-                say(f"{name:<44}  {error.message}")
-                continue
-            say(f"{name:<44}{found:>10.1f}")
-            if found > best * _BETTER:
-                best, better = found, changes
-        chosen |= better
-    tuned = _tuned(Path(given.model_path), chosen, best)
+    with contextlib.closing(_Tuning(given, say)) as tuning:
+        groups = tuning.groups()
+        share = seconds / (1 + sum(len(group.tries) for group in groups))
+        await tuning.begin(share)
+        for group in groups:
+            await tuning.keep_the_best(group, share)
+        tuned = _tuned(Path(given.model_path), tuning.chosen, tuning.best)
     write(settings, tuned)
     return tuned
 
 
-def _tuned(path: Path, chosen: dict[str, int | str], best: float) -> Tuned:
+def _tuned(path: Path, chosen: Changes, best: float) -> Tuned:
     status = path.stat()
     return Tuned(
         model_path=str(path.absolute()),

@@ -30,13 +30,15 @@ def test_tuning_writes_what_the_next_start_uses(data_dir: Path) -> None:
     """The command prints what it measured and writes a file for this model; a setting that somebody chose isn't touched."""
     command = [sys.executable, "-m", "haywain", "engine", "tune", "--data", str(data_dir), "--seconds", "1"]
     command += ["--model", str(tiny_gguf.tiny_gguf()), "--set", "engine.llamacpp.slots=3"]
+    command += ["--set", "engine.llamacpp.layout=plain"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "as they are" in done.stdout
     assert "written to" in done.stdout
-    assert "slots 16" not in done.stdout
+    assert "batch_tokens 384" in done.stdout
+    assert not any(word in done.stdout for word in ("slots", "layout", "transcode"))
     found = msgspec.json.decode(tuned.path(chosen(data_dir)).read_bytes(), type=tuned.Tuned)
     assert found.cores == len(os.sched_getaffinity(0))
-    assert set(found.chosen) <= {"workers", "threads"}
+    assert set(found.chosen) <= {"workers", "threads", "batch_tokens"}
     assert found.tokens_per_second > 0
 
 
@@ -51,12 +53,13 @@ def test_what_was_found_is_used_where_it_fits(data_dir: Path) -> None:
         model_size=status.st_size,
         model_mtime_ns=status.st_mtime_ns,
         cores=len(os.sched_getaffinity(0)),
-        chosen={"workers": 1, "threads": 2, "slots": 8, "batch_tokens": 7},
+        chosen={"workers": 1, "threads": 2, "slots": 8, "layout": "plain", "context_length": 7},
         tokens_per_second=1.0,
     )
     tuned.write(settings, measured)
     used = tuned.applied(settings).llamacpp
-    assert (used.workers, used.threads, used.slots, used.batch_tokens) == (1, 2, 8, 192)
+    assert (used.workers, used.threads, used.slots, used.layout) == (1, 2, 8, "plain")
+    assert used.context_length == 0
     used = tuned.applied(chosen(data_dir, model_path=str(model), slots=5)).llamacpp
     assert (used.workers, used.threads, used.slots) == (1, 2, 5)
     tuned.write(settings, msgspec.structs.replace(measured, cores=4_096))
@@ -65,6 +68,16 @@ def test_what_was_found_is_used_where_it_fits(data_dir: Path) -> None:
     assert tuned.applied(settings) is settings.engine
     tuned.path(settings).write_text("{")
     assert tuned.applied(settings) is settings.engine
+
+
+async def test_layouts_are_tried_where_there_is_a_choice(data_dir: Path) -> None:
+    """Every layout is measured, but not where slots share their cells, which leaves one; nor is what means the same twice."""
+    lines: list[str] = []
+    await tune(chosen(data_dir, workers=1, threads=2, slots=2, batch_tokens=256), 0.5, lines.append)
+    assert [line.split()[1] for line in lines if line.startswith("layout")] == ["flash", "plain", "unified"]
+    lines.clear()
+    await tune(chosen(data_dir, workers=1, threads=2, slots=2, kv_tokens=600, batch_tokens=256), 0.1, lines.append)
+    assert not any("layout" in line for line in lines)
 
 
 async def test_embedding_models_are_tuned_by_texts(data_dir: Path) -> None:
