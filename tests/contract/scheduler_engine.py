@@ -19,6 +19,7 @@ __all__ = ["CHAT", "EchoEngine", "answer"]
 
 CHAT = "/v1/chat/completions"
 Answer = engine_pb2.SequenceResult | None
+Results = asyncio.Queue[engine_pb2.RunResponse | None]
 
 
 def answer(sequence: engine_pb2.Sequence) -> engine_pb2.SequenceResult:
@@ -66,7 +67,7 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
         self.describes = asyncio.Event()
         """Cleared, it doesn't answer when it is asked what it is."""
         self.describes.set()
-        self.out: asyncio.Queue[engine_pb2.RunResponse | None] = asyncio.Queue()
+        self.out: Results = asyncio.Queue()
         self._in_flight = 0
         self._server: contextlib.AsyncExitStack | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -123,7 +124,7 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
         self._in_flight = 0
         self.out = out = asyncio.Queue()
         out.put_nowait(engine_pb2.RunResponse(credits=self.description.slots))
-        reading = asyncio.create_task(self._read(requests))
+        reading = asyncio.create_task(self._read(requests, out))
         try:
             while (response := await out.get()) is not None:
                 yield response
@@ -133,13 +134,14 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
     def release(self, respond: Callable[[engine_pb2.Sequence], Answer] = answer) -> None:
         """Answer all that is held."""
         held, self.held = self.held, {}
-        self._send([result for sequence in held.values() if (result := respond(sequence)) is not None])
+        self._send([result for sequence in held.values() if (result := respond(sequence)) is not None], self.out)
 
-    def _send(self, results: list[engine_pb2.SequenceResult]) -> None:
+    def _send(self, results: list[engine_pb2.SequenceResult], out: Results) -> None:
         self._in_flight -= len(results)
-        self.out.put_nowait(engine_pb2.RunResponse(results=results, credits=len(results)))
+        out.put_nowait(engine_pb2.RunResponse(results=results, credits=len(results)))
 
-    async def _read(self, requests: AsyncIterator[engine_pb2.RunRequest]) -> None:
+    async def _read(self, requests: AsyncIterator[engine_pb2.RunRequest], out: Results) -> None:
+        """Answer on the stream that was asked: what one that broke has left is nothing to the next, which counts from 1 again."""
         async for request in requests:
             results = []
             self._in_flight += len(request.sequences)
@@ -157,4 +159,4 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
                     error = engine_pb2.SequenceError(code="cancelled", message="cancelled")
                     results.append(engine_pb2.SequenceResult(sequence_id=sequence_id, status_code=499, error=error))
             if results:
-                self._send(results)
+                self._send(results, out)
