@@ -49,6 +49,8 @@ class LlamaCppSettings(Section, frozen=True):
     """tokens a sequence; 0: the model's own, at most 2,048"""
     kv_tokens: int = 0
     """tokens of KV cache that a decoder's slots share; 0: each slot has context_length tokens of its own"""
+    kv_type: str = "f16"
+    """what numbers the KV cache has: f16, or q8_0: half the memory, a little other text, and the layout flash only"""
     batch_tokens: int = 192
     """tokens a step takes: one of every running sequence, the rest of prompts; with fewer, nobody waits long for a step to end"""
     transcode: str = "auto"

@@ -116,7 +116,7 @@ class LlamaCppBackend:
             aliases=aliases,
             digest=digest,
             context_length=self._wanted.context_length,
-            deterministic=not self._wanted.cells,
+            deterministic=not self._wanted.cells and self._wanted.kv_type == policy.F16,
             endpoints=self._preparer.endpoints,
             fields=self._preparer.fields,
             owned_by=self._vocabulary.metadata("general.organization") or "haywain",
@@ -224,7 +224,9 @@ def wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, decod
     if settings.reasoning not in REASONING:
         raise SettingsError(f"engine.llamacpp.reasoning is {settings.reasoning!r}, expected one of: {', '.join(REASONING)}")
     pooling = _pooling(settings.pooling, vocabulary)
-    usual = policy.slots(DEFAULT_SLOTS, vocabulary.kv_bytes_per_token, context, KV_BYTES // decoders)
+    _check_kv_type(settings, pooling, vocabulary)
+    bytes_per_token = vocabulary.kv_bytes_per_token(policy.KV_TYPES[settings.kv_type])
+    usual = policy.slots(DEFAULT_SLOTS, bytes_per_token, context, KV_BYTES // decoders)
     slots = settings.slots or (DEFAULT_TEXTS if pooling else DEFAULT_SLOTS if settings.kv_tokens else usual)
     if not 1 <= slots <= MAX_SLOTS:
         raise SettingsError(f"engine.llamacpp.slots is {slots}, expected 1 to {MAX_SLOTS}, or 0 for as many as fit")
@@ -235,7 +237,24 @@ def wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, decod
     step = max(settings.batch_tokens, slots, policy.CHUNK + 1)
     pack = 0 if settings.deterministic else settings.pack_tokens
     cells = _cells(settings, 0 if pooling else slots * context, context)
-    return Open(str(path), slots, context, step, settings.threads, layout, pooling, pack, cells)
+    return Open(str(path), slots, context, step, settings.threads, layout, pooling, pack, cells, settings.kv_type)
+
+
+def _check_kv_type(settings: LlamaCppSettings, pooling: str, vocabulary: Vocabulary) -> None:
+    kind = settings.kv_type
+    if kind not in policy.KV_TYPES:
+        raise SettingsError(f"engine.llamacpp.kv_type is {kind!r}, expected one of: {', '.join(policy.KV_TYPES)}")
+    if kind == policy.F16:
+        return
+    if pooling:
+        raise SettingsError(f"engine.llamacpp.kv_type is {kind!r}, but a model that embeds keeps nothing in a KV cache")
+    # llama.cpp has it with flash attention only.
+    if settings.deterministic or settings.kv_tokens or settings.layout not in {policy.AUTO, "flash"}:
+        raise SettingsError(
+            f"engine.llamacpp.kv_type {kind} is for the layout 'flash' only: not with deterministic, kv_tokens or another layout"
+        )
+    if any(size % 32 for size in vocabulary.head_sizes):
+        raise SettingsError(f"engine.llamacpp.kv_type {kind} needs heads of a multiple of 32 numbers, which the model's aren't")
 
 
 def _cells(settings: LlamaCppSettings, most: int, context: int) -> int:

@@ -22,7 +22,7 @@ from engine.llamacpp.embedder import Embedder
 from engine.llamacpp.embedding_model import EmbeddingModel
 from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import LENGTH, URGENT, Begin, Cancel, Open, Ready, Refused, ToDecoder, frame, to_decoder
-from engine.llamacpp.model import Model
+from engine.llamacpp.model import Cache, Model
 from engine.llamacpp.tally import Tally, Usage
 from haywain import logfiles, orphans
 from haywain.errors import HaywainError
@@ -82,7 +82,8 @@ def _model(wanted: Open) -> Model | EmbeddingModel:
     if wanted.pooling:
         return EmbeddingModel(path, slots=slots, context_length=length, threads=wanted.threads, pooling=wanted.pooling)
     step, threads = wanted.batch_tokens, wanted.threads
-    return Model(path, slots=slots, context_length=length, batch_tokens=step, threads=threads, cells=wanted.cells)
+    cache = Cache(wanted.cells, wanted.kv_type)
+    return Model(path, slots=slots, context_length=length, batch_tokens=step, threads=threads, cache=cache)
 
 
 def _run(link: socket.socket, inbox: Inbox, loop: Loop | Embedder, usage: Callable[[], Usage]) -> None:

@@ -37,14 +37,14 @@ class Wish(NamedTuple):
 class Layouts:
     """The layouts that a decoder may have."""
 
-    def __init__(self, name: str, model: Layout, *, overcommitted: bool) -> None:
+    def __init__(self, name: str, model: Layout, *, only: bool) -> None:
         """`name` is one of policy.LAYOUTS or policy.EXACT, or empty for the one that the model has.
 
-        Slots that share fewer cells than they could fill have one layout only.
+        With `only` there is no other: for slots that share fewer cells than they could fill, and for a cache of smaller numbers.
         """
-        self.first = model if overcommitted or not name else EXACT if name == policy.EXACT else policy.LAYOUTS[name]
-        self._chooses = name == policy.AUTO and not overcommitted
-        self._mixes = bool(name) and name != policy.EXACT and not overcommitted
+        self.first = model if only or not name else EXACT if name == policy.EXACT else policy.LAYOUTS[name]
+        self._chooses = name == policy.AUTO and not only
+        self._mixes = bool(name) and name != policy.EXACT and not only
 
     def wish(self, waiting: Collection[Entry], running: Collection[Sequence], present: Layout, slots: int) -> Wish:
         """Tell which layout suits the rows at hand."""

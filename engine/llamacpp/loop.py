@@ -36,7 +36,7 @@ class Loop:
         Raises SettingsError when there is no memory for it.
         """
         self._model = model
-        self._layouts = Layouts(layout, model.layout, overcommitted=model.overcommitted)
+        self._layouts = Layouts(layout, model.layout, only=model.has_one_layout)
         self._lay_out(self._layouts.first)
         for slot in range(model.slots):
             model.forget(slot)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from engine.llamacpp import policy
 from engine.llamacpp.messages import Open
 from engine.llamacpp.vocabulary import Vocabulary
 from haywain.errors import SettingsError
@@ -22,11 +23,12 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 class Need:
     """Bytes, by what they are for."""
 
-    def __init__(self, weights: int, cache: int, compute: int) -> None:
+    def __init__(self, weights: int, cache: int, compute: int, kv_type: str = policy.F16) -> None:
         """`weights` are mapped, and shared by all decoders; the others are of all decoders together."""
         self.weights = weights
         self.cache = cache
         self.compute = compute
+        self.kv_type = kv_type
 
     @property
     def total(self) -> int:
@@ -35,7 +37,8 @@ class Need:
 
     def __str__(self) -> str:
         """Write it for a message."""
-        parts = {"weights": self.weights, "KV cache": self.cache, "decoders": self.compute}
+        cache = "KV cache" if self.kv_type == policy.F16 else f"KV cache ({self.kv_type})"
+        parts = {"weights": self.weights, cache: self.cache, "decoders": self.compute}
         return ", ".join(f"{name} {size / _MEBIBYTE:.0f} MiB" for name, size in parts.items())
 
 
@@ -52,7 +55,8 @@ def need(wanted: Open, vocabulary: Vocabulary, decoders: int) -> Need:
     logits = 0 if wanted.pooling else wanted.slots * vocabulary.size * 4
     compute = logits + step * (4 * (6 * width + 2 * hidden) + scores)
     weights = Path(wanted.path).stat().st_size
-    return Need(weights, decoders * tokens * vocabulary.kv_bytes_per_token, decoders * (compute + _PROCESS))
+    cache = tokens * vocabulary.kv_bytes_per_token(policy.KV_TYPES[wanted.kv_type])
+    return Need(weights, decoders * cache, decoders * (compute + _PROCESS), wanted.kv_type)
 
 
 def available(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:

@@ -54,6 +54,8 @@ class Open(msgspec.Struct, array_like=True, tag=True, frozen=True):
     """tokens of texts to embed that may share a call; 0: each has its own"""
     cells: int = 0
     """tokens of KV cache that all slots share; 0: as many as fill them all"""
+    kv_type: str = "f16"
+    """of policy.KV_TYPES"""
 
 
 class Begin(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True):

@@ -12,18 +12,19 @@ import ctypes
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.llamacpp import policy
 from engine.llamacpp.cells import Cells
 from engine.llamacpp.native import amx_is_compiled_in, complaints, library
 from engine.llamacpp.policy import Layout
 from engine.llamacpp.vocabulary import Vocabulary
 from haywain.errors import HaywainError, SettingsError
 
-__all__ = ["MAX_SLOTS", "Batch", "DecodeFailed", "KvFull", "Model", "Tokens", "load"]
+__all__ = ["MAX_SLOTS", "Batch", "Cache", "DecodeFailed", "KvFull", "Model", "Tokens", "load"]
 
 MAX_SLOTS: Final = 256
 """llama.cpp's LLAMA_MAX_SEQ"""
@@ -123,15 +124,31 @@ def load(path: Path) -> Any:
     return model
 
 
+class Cache(NamedTuple):
+    """The KV cache of a model."""
+
+    cells: int = 0
+    """tokens that all slots share; 0: as many as fill them all"""
+    kind: str = policy.F16
+    """of policy.KV_TYPES"""
+
+
+USUAL: Final = Cache()
+
+
 class Model:
     """Weights and a context of `slots` sequences, `context_length` tokens each. For one thread."""
 
-    def __init__(self, path: Path, *, slots: int, context_length: int, batch_tokens: int, threads: int, cells: int = 0) -> None:
-        """Load. `cells` of the KV cache are shared by all slots, where given. Raises SettingsError in one clear line."""
+    def __init__(
+        self, path: Path, *, slots: int, context_length: int, batch_tokens: int, threads: int, cache: Cache = USUAL
+    ) -> None:
+        """Load. Raises SettingsError in one clear line."""
         if not 1 <= slots <= MAX_SLOTS:
             raise SettingsError(f"engine.llamacpp.slots must be 1 to {MAX_SLOTS}, not {slots}")
         self.slots = slots
         self.context_length = context_length
+        cells = cache.cells
+        self._cache = cache
         self.overcommitted = 0 < cells < slots * context_length
         """whether the slots can't all be full at the same time"""
         self.cells = max(cells, context_length) if self.overcommitted else slots * context_length
@@ -140,6 +157,7 @@ class Model:
         """rows of logits that were given so far: as many tokens as were generated"""
         self.seconds = 0.0
         """in which the library evaluated, so far"""
+        self.has_one_layout = self.overcommitted or cache.kind != policy.F16
         self._threads = threads
         self._context: Any = None
         with contextlib.ExitStack() as undo:
@@ -150,7 +168,7 @@ class Model:
             undo.callback(self.batch.close)
             undo.callback(self._free_context)
             if not self.lay_out(self.layout):
-                size = self.vocabulary.kv_bytes_per_token * self._all_cells() / 2**20
+                size = self.vocabulary.kv_bytes_per_token(policy.KV_TYPES[cache.kind]) * self._all_cells() / 2**20
                 reason = f"{slots} slots of {context_length} tokens need {size:.0f} MiB of KV cache"
                 raise SettingsError(f"model {path} has no room to run: {reason}; {complaints()}")
             self._undo = undo.pop_all()
@@ -159,6 +177,8 @@ class Model:
         """Empty every slot and compute in another way from now on; False when there is no memory for it, and nothing runs then."""
         if self.overcommitted and not layout.unified:
             raise ValueError("slots that share their cells need a unified KV cache")
+        if self._cache.kind != policy.F16 and not layout.flash:
+            raise ValueError("a KV cache of smaller numbers needs flash attention")
         self._free_context()
         self._lengths = [0] * self.slots
         self._cells = Cells(self.cells, self.slots)
@@ -185,6 +205,7 @@ class Model:
         parameters.flash_attn_type = (
             library.LLAMA_FLASH_ATTN_TYPE_ENABLED if layout.flash else library.LLAMA_FLASH_ATTN_TYPE_DISABLED
         )
+        parameters.type_k = parameters.type_v = getattr(library, f"GGML_TYPE_{self._cache.kind.upper()}")
         parameters.no_perf = True
         return parameters
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = [
-    "AUTO", "CHUNK", "EXACT", "LAYOUTS", "LEAST", "TILE", "Layout", "admits", "chunk", "decoder", "divisions", "fit",
-    "layout", "pack", "reusable", "share", "slots", "tiled", "worth_moving",
+    "AUTO", "CHUNK", "EXACT", "F16", "KV_TYPES", "LAYOUTS", "LEAST", "TILE", "Layout", "admits", "chunk", "decoder", "divisions",
+    "fit", "layout", "pack", "reusable", "share", "slots", "tiled", "worth_moving",
 ]  # fmt: skip
 
 CHUNK = 128
@@ -43,6 +43,9 @@ def chunk(remaining: int) -> int:
     return min(remaining, CHUNK)
 
 
+F16 = "f16"
+KV_TYPES = {F16: 2.0, "q8_0": 34 / 32}
+"""bytes of a number in the KV cache; q8_0 has 32 of them with one scale"""
 AUTO, EXACT = "auto", "exact"
 LAYOUTS = {AUTO: Layout(), "flash": Layout(), "plain": Layout(flash=False), "unified": Layout(flash=False, unified=True)}
 """by the name that settings give them; `auto` begins with the first"""

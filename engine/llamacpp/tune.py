@@ -155,7 +155,7 @@ class _Tuning:
         _, _, opened = self._comes_to(given)
         if "batch_tokens" in free and not opened.pooling:
             groups.append(_Group([{"batch_tokens": (1 + chunks) * policy.CHUNK} for chunks in (2, 4)]))
-        if "layout" in free and not (opened.pooling or opened.cells or given.deterministic):
+        if "layout" in free and not (opened.pooling or opened.cells or given.deterministic or given.kv_type != policy.F16):
             groups.append(_Group([{"layout": name} for name in policy.LAYOUTS if name != policy.AUTO], _MUCH_BETTER))
         return groups
 

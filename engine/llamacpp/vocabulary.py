@@ -75,14 +75,16 @@ class Vocabulary:
         text = self.metadata(f"{self.metadata('general.architecture')}.{key}")
         return int(text) if text.isdigit() else 0
 
+    def kv_bytes_per_token(self, bytes_a_number: float = 2.0) -> int:
+        """Tell the bytes of KV cache that a token of context takes."""
+        kv_heads = self.number("attention.head_count_kv") or self.number("attention.head_count")
+        return int(bytes_a_number * self.number("block_count") * kv_heads * sum(self.head_sizes))
+
     @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of KV cache (f16) that a token of context takes."""
-        heads = self.number("attention.head_count")
-        kv_heads = self.number("attention.head_count_kv") or heads
-        head = self.number("embedding_length") // max(1, heads)
-        sides = (self.number("attention.key_length") or head) + (self.number("attention.value_length") or head)
-        return 2 * self.number("block_count") * kv_heads * sides
+    def head_sizes(self) -> tuple[int, int]:
+        """How many numbers a head's key has, and its value."""
+        head = self.number("embedding_length") // max(1, self.number("attention.head_count"))
+        return self.number("attention.key_length") or head, self.number("attention.value_length") or head
 
     @property
     def width(self) -> int:

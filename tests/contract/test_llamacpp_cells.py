@@ -16,7 +16,7 @@ from engine.llamacpp.backend import create
 from engine.llamacpp.cells import Cells
 from engine.llamacpp.loop import Loop
 from engine.llamacpp.messages import Cancel, Ended, Sampling
-from engine.llamacpp.model import KvFull, Model
+from engine.llamacpp.model import Cache, KvFull, Model
 from engine.llamacpp.policy import Layout
 from haywain.errors import SettingsError
 
@@ -46,7 +46,7 @@ def test_rows_that_pause_say_what_they_say_alone() -> None:
         own = [chance.randrange(256) for _ in range(chance.randint(1, 120))]
         most = chance.choice([8, 150, 250])
         begins.append(begin(run, (shared if run % 2 else []) + own, max_output=most, stream=run % 5 == 0, **kinds[run % 3]))
-    model = Model(tiny_gguf.tiny_gguf(), slots=6, context_length=512, batch_tokens=192, threads=1, cells=CELLS)
+    model = Model(tiny_gguf.tiny_gguf(), slots=6, context_length=512, batch_tokens=192, threads=1, cache=Cache(CELLS))
     assert model.overcommitted
     alone = {run: finished(Loop(model), [one])[run] for run, one in enumerate(begins)}
     loop = Loop(model, policy.AUTO)
@@ -69,7 +69,7 @@ def test_rows_that_pause_say_what_they_say_alone() -> None:
 
 def test_the_oldest_and_the_urgent_go_on() -> None:
     """Whoever came first, of the most urgent lane, is never the one that pauses; who is cancelled while it pauses ends."""
-    model = Model(tiny_gguf.tiny_gguf(), slots=3, context_length=512, batch_tokens=192, threads=1, cells=512)
+    model = Model(tiny_gguf.tiny_gguf(), slots=3, context_length=512, batch_tokens=192, threads=1, cache=Cache(512))
     loop = Loop(model)
     many = {"max_output": 400, "sampling": Sampling(logit_bias={tiny_gguf.EOS: -100, tiny_gguf.IM_END: -100})}
     loop.accept([begin(1, "standard, the first", **many), begin(2, "second", **many), begin(3, "urgent", lane=1, **many)])
@@ -87,7 +87,7 @@ def test_the_oldest_and_the_urgent_go_on() -> None:
 
 def test_a_full_cache_is_told_before_the_library_is_asked() -> None:
     """A batch without room leaves everything as it was; what slots share counts once."""
-    model = Model(tiny_gguf.tiny_gguf(), slots=3, context_length=256, batch_tokens=192, threads=1, cells=300)
+    model = Model(tiny_gguf.tiny_gguf(), slots=3, context_length=256, batch_tokens=192, threads=1, cache=Cache(300))
     for slot, count in ((0, 150), (1, 100)):
         model.batch.clear()
         model.batch.add(slot, np.arange(count, dtype=np.int32), 0, logits=True)

@@ -171,7 +171,7 @@ def test_a_model_without_a_usable_template_is_refused_at_start(vocabulary: Vocab
 def test_a_vocabulary_only_model_knows_what_the_settings_need(vocabulary: Vocabulary) -> None:
     """Context, memory a token and names come from the file's metadata."""
     assert vocabulary.number("context_length") == tiny_gguf.CONTEXT
-    assert vocabulary.kv_bytes_per_token == 2 * 2 * 2 * (16 + 16)
+    assert vocabulary.kv_bytes_per_token() == 2 * 2 * 2 * (16 + 16)
     assert vocabulary.metadata("general.name") == "Tiny Random"
     assert vocabulary.metadata("no.such.key") == ""
     assert vocabulary.number("no_such_key") == 0
