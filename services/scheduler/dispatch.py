@@ -133,12 +133,17 @@ class Dispatcher:
             self.links.wake(key)
 
     def why(self, batch: Batch) -> pb.Progress.WaitingReason:
-        """Tell why no row of a batch runs."""
+        """Tell why no row of a batch runs here; nothing where rows may run at another scheduler, or have all run."""
         models = batch.open_models
         keys = [batch.key(model) for model in models if self.sender.gate.lets(batch.batch_id, model)]
-        if len(keys) < len(models) and not any(map(self.links.serves, keys)):
+        served = [key for key in keys if self.links.serves(key)]
+        if len(keys) < len(models) and not served:
             return pb.Progress.WAITING_REASON_LEASE_UNAVAILABLE
-        ready = [key for key in keys if self.links.serves(key) and self.links.waits(key) is None]
+        if models and not served:  # engines are at every scheduler, whoever holds the shards
+            return pb.Progress.WAITING_REASON_MODEL_NOT_AVAILABLE
+        if not models or batch.elsewhere:
+            return pb.Progress.WAITING_REASON_UNSPECIFIED
+        ready = [key for key in served if self.links.waits(key) is None]
         if not ready:
             return pb.Progress.WAITING_REASON_MODEL_NOT_AVAILABLE
         if any(self.links.credits(key) > 0 for key in ready) and self.links.active < self._settings.slots:

@@ -64,11 +64,11 @@ class News:
     async def _look(self) -> None:
         changes = await self._shared.changes(self.seen)
         for state in changes.states:
-            batch = self._batches.get(state.submission.batch_id)
-            if batch is not None:
+            batch_id = state.submission.batch_id
+            if batch_id not in self._batches and self.came is not None:
+                await self.came(batch_id)
+            if (batch := self._batches.get(batch_id)) is not None:  # who has its shards is news of one that came, too
                 self._take_over(batch, state)
-            elif self.came is not None:
-                await self.came(state.submission.batch_id)
         for batch_id in changes.gone:
             if batch_id in self._batches:
                 self.went(self._batches[batch_id])

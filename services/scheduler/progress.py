@@ -92,8 +92,6 @@ def describe(batch: Batch, why: Callable[[Batch], pb.Progress.WaitingReason], ru
     in_slots = max(round(batch.running * running), min(batch.running, 1))
     in_slots = min(in_slots, max(0, total - batch.accepted))  # some run twice, and some were accepted twice: a lease was lost
     waiting = pb.Progress.WAITING_REASON_UNSPECIFIED if ended or batch.running else why(batch)
-    if batch.elsewhere and waiting != pb.Progress.WAITING_REASON_LEASE_UNAVAILABLE:
-        waiting = pb.Progress.WAITING_REASON_UNSPECIFIED
     return pb.Progress(
         batch_id=batch.batch_id,
         state=state,

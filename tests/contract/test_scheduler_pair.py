@@ -92,6 +92,23 @@ async def test_a_stop_at_one_stops_the_other(settings: Settings, url: str) -> No
         assert (await both.a.progress(batch_id)).counts.completed == 5
 
 
+async def test_a_batch_without_engines_says_so_at_both(settings: Settings, url: str) -> None:
+    """Without any engine each tells why nothing runs, whoever holds the shards; while rows run at the other, none does."""
+    missing, none = pb.Progress.WAITING_REASON_MODEL_NOT_AVAILABLE, pb.Progress.WAITING_REASON_UNSPECIFIED
+    async with pair(settings, url) as both:
+        both.ea.respond = both.eb.respond = lambda _: None
+        batch_id = await both.a.submit(lines_of(10), shard_rows=10)
+        await eventually(lambda: len(both.ea.held), lambda held: held == 8)  # the only shard is a's, and b has an idle engine
+        await eventually(lambda: both.b.progress(batch_id), lambda told: told.HasField("start_time"))
+        for running in (both.a, both.b):
+            assert (await running.progress(batch_id)).waiting_reason == none
+        for engine in (both.ea, both.eb):
+            await engine.kill()
+        for running in (both.a, both.b):
+            await eventually(lambda running=running: running.progress(batch_id), lambda told: told.waiting_reason == missing)
+        assert both.b.scheduler.intake.batches[batch_id].elsewhere == 1
+
+
 async def test_a_drained_engine_is_drained_at_both(settings: Settings, url: str) -> None:
     """One is told, and both send it nothing more; its next incarnation is another matter."""
     async with pair(settings, url) as both:
