@@ -67,16 +67,16 @@ def end(mesh: Mesh, batch: dict[str, Any], rows: int) -> tuple[list[Any], list[A
 def test_an_engine_goes_away_in_mid_batch(mesh: Mesh, number: signal.Signals) -> None:
     """What was at an engine that is killed, or stands still, is run by the other one."""
     with second(mesh, f"away-{number}", ms_per_row=60) as engine:
-        batch = begin(mesh, 300, 30)
+        batch = begin(mesh, 200, 30)
         os.kill(engine.pid, number)
-        output, failed = end(mesh, batch, 300)
-    assert (len(output), failed) == (300, [])
+        output, failed = end(mesh, batch, 200)
+    assert (len(output), failed) == (200, [])
 
 
 def test_an_engine_fails_everything(mesh: Mesh) -> None:
     """It is quarantined before it has spoilt more than it was sent at once and a few probes; people can see it, and why."""
     with second(mesh, "broken", fail_every=1):
-        batch = begin(mesh, 300, 30)
+        batch = begin(mesh, 200, 30)
         until("it is quarantined", lambda: state_of(mesh, "broken") == "quarantined")
         metrics = mesh.ask("GET", "/metrics").text
         assert 'haywain_engine_state{engine="broken",process="scheduler",state="quarantined"} 1.0' in metrics
@@ -88,20 +88,24 @@ def test_an_engine_fails_everything(mesh: Mesh) -> None:
             check=True,
         )
         assert "quarantined" in listed.stdout
-        output, failed = end(mesh, batch, 300)
+        output, failed = end(mesh, batch, 200)
     assert len(failed) <= 60
     assert {(line["error"]["code"], line["response"]["x_provenance"]["engine"]) for line in failed} == {("engine_error", "broken")}
     assert {line["response"]["x_provenance"]["engine"] for line in output} == {"engine-0"}
     events = [
         json.loads(line) for line in (mesh.data / "logs" / "scheduler.log").read_text("utf-8").splitlines() if line[:1] == "{"
     ]
-    [told, *_] = [event for event in events if event["event"] == "engine.quarantined"]
-    assert (told["engine_id"], told["reason"].split(": ")[-1]) == ("broken", "500 engine_error")
+    [told, *_] = [event for event in events if event["event"] == "engine.quarantined" and event["engine_id"] == "broken"]
+    assert told["reason"].split(": ")[-1] == "500 engine_error"
 
 
 def test_an_engine_is_slow(mesh: Mesh) -> None:
-    """It is found out and marked, and doesn't hold up the batch's end: what is late there is run by the idle one."""
-    with second(mesh, "slow", ms_per_row=500):
+    """It is found out and marked, and doesn't hold up the batch's end: what is late there is run by the idle one.
+
+    Its twenty samples are there in five rounds at most, long before the other one has run the rest; and it is three times as slow
+    even where the machine itself adds a quarter of a second to every row.
+    """
+    with second(mesh, "slow", ms_per_row=800):
         batch = begin(mesh, 900, 30)
         until(
             "it is marked", lambda: 'haywain_engine_slow{engine="slow",process="scheduler"} 1.0' in mesh.ask("GET", "/metrics").text
