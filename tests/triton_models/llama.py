@@ -12,6 +12,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from llama_cpp import Llama
 
+PIECE_TOKENS = 16
 _defaults = library.llama_model_default_params
 
 
@@ -59,6 +60,8 @@ class TritonPythonModel:
         given = {tensor.name(): tensor.as_numpy().ravel()[0] for tensor in request.inputs()}
         sampling = json.loads(given.get("sampling_parameters", b"{}"))
         prompt = self.model.tokenize(given["text_input"], special=True)
+        if not self.read(prompt, sender):
+            return
         stream = bool(given.get("stream", False))
         texts = []
         pieces = self.model.create_completion(
@@ -81,6 +84,23 @@ class TritonPythonModel:
                 sender.send(self.response(choice["text"], finish, len(prompt), finish is None))
         if not stream:
             sender.send(self.response("".join(texts), finish, len(prompt), count))
+
+    def read(self, prompt, sender):
+        """Evaluate a prompt but for its last token, piece by piece: on a busy machine a whole one may take many seconds, and who
+        is cancelled in it must not make the next one wait; False when that happened. The completion goes on behind what is here."""
+        if len(prompt) >= self.model.n_ctx():
+            return True  # it says so
+        known = 0
+        for one, other in zip(self.model.input_ids[: self.model.n_tokens], prompt[:-1], strict=False):
+            if one != other:
+                break
+            known += 1
+        self.model.n_tokens = known
+        for at in range(known, len(prompt) - 1, PIECE_TOKENS):
+            if sender.is_cancelled():
+                return False
+            self.model.eval(prompt[at : min(at + PIECE_TOKENS, len(prompt) - 1)])
+        return True
 
     def response(self, text, finish, prompt, count):
         return pb_utils.InferenceResponse(
