@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import random
 import time
@@ -28,7 +29,7 @@ from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import SettingsError
 from haywain.settings import LlamaCppSettings, Settings
 
-__all__ = ["tune"]
+__all__ = ["Group", "Tuning", "tune"]
 
 _BETTER: Final = 1.05
 """what is faster by less is noise"""
@@ -38,14 +39,14 @@ _WORDS: Final = (
     *("the", "of", "and", "to", "in", "is", "it", "you", "that", "he", "was", "for", "on", "are", "with", "as", "his", "they"),
     *("be", "at", "one", "have", "this", "from", "or", "by", "hot", "word", "but", "what", "some", "we", "can", "out"),
 )
-_MOST_WAIT: Final = 4
-"""a try takes this many times its share at most, where the model is too slow for it"""
+_MOST_WAIT: Final = 3
+"""a try takes this many times as long as the settings as they are, at most: what is slower isn't better"""
 
 Changes = dict[str, int | str]
 Say = Callable[[str], None]
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """Values of the same settings."""
 
     tries: list[Changes]
@@ -74,17 +75,20 @@ class _Load:
         """Make the next row; lengths vary, so that rows don't end together."""
         self._count += 1
         chance = random.Random(self._count)  # noqa: S311 - repeatable on purpose
-        size = max(1, min(150, self._context // 16))
+        size = max(1, min(100, self._context // 16))
         common = " ".join(_WORDS[place % len(_WORDS)] for place in range(size)) if self._count % 2 else ""
         text = f"{common} {self._count} " + " ".join(chance.choices(_WORDS, k=max(1, min(24, self._context // 26))))
         body: dict[str, Any] = {"model": "tune", "input": text}
         if self._endpoint == "/v1/completions":
-            body = {"model": "tune", "prompt": text, "max_tokens": chance.randint(8, 40)}
-        request = json.dumps(body).encode()
-        return pb.Sequence(sequence_id=self._count, model="tune", endpoint=self._endpoint, request=request, lane=pb.LANE_STANDARD)
+            body = {"model": "tune", "prompt": text, "max_tokens": chance.randint(6, 24)}
+        sequence = pb.Sequence(sequence_id=self._count, model="tune", endpoint=self._endpoint, lane=pb.LANE_STANDARD)
+        sequence.request = json.dumps(body).encode()
+        sequence.stream = self._endpoint == "/v1/completions"  # tokens are counted when they come
+        return sequence
 
     def delta(self, sequence_id: int, body: bytes) -> None:
-        """Nothing is streamed."""
+        """Count a token."""
+        self.tokens += 1
 
     def result(self, result: pb.SequenceResult) -> None:
         """Count a row and send the next."""
@@ -92,7 +96,8 @@ class _Load:
             self.failure = self.failure or result.error.message
             return
         self.rows += 1
-        self.tokens += result.usage.output_tokens or result.usage.input_tokens
+        if self._endpoint != "/v1/completions":
+            self.tokens += result.usage.input_tokens
         if not self.failure:
             self._backend.submit([self._row()])
 
@@ -101,29 +106,40 @@ class _Load:
         self.failure = reason
 
 
-async def _measure(settings: LlamaCppSettings, seconds: float) -> float:
-    """Give tokens a second. Raises SettingsError for what can't run here."""
+async def _measure(settings: LlamaCppSettings, seconds: float, most: float = math.inf) -> float:
+    """Give tokens a second, measured for about `seconds`, start included, or `most` where the model is slow.
+
+    Raises SettingsError for what can't run here.
+    """
     began = time.monotonic()
     backend = LlamaCppBackend(settings)
     load = _Load(backend)
-    try:
-        (model,) = await backend.start(load)
-        seconds = max(seconds / 2, seconds - (time.monotonic() - began))
-        load.fill(model)
-        await asyncio.sleep(seconds / 4)
-        rows, tokens, begun = load.rows, load.tokens, time.monotonic()
-        spent = 0.0
-        while not load.failure and (spent < seconds * 3 / 4 or load.rows - rows < backend.slots) and spent < _MOST_WAIT * seconds:
-            await asyncio.sleep(min(0.1, seconds / 10))
-            spent = time.monotonic() - begun
+
+    async def wait(rows: int, until: float) -> float:
+        """Wait for so many rows more, and until then; give the seconds it took."""
+        rows, begun = load.rows + rows, time.monotonic()
+        now = begun
+        while not load.failure and (load.rows < rows or now < until) and now - began < most:
+            await asyncio.sleep(min(0.05, seconds / 10))
+            now = time.monotonic()
         if load.failure:
             raise SettingsError(load.failure)
-        return (load.tokens - tokens) / spent
+        return now - begun
+
+    try:
+        (model,) = await backend.start(load)
+        load.fill(model)
+        # They begin together: it takes some time until as many begin as end.
+        rows = (backend.slots + 1) // 2
+        await wait(rows, 0.0)
+        tokens = load.tokens
+        spent = await wait(rows, began + seconds)
+        return (load.tokens - tokens) / spent if spent else 0.0
     finally:
         await backend.close()
 
 
-class _Tuning:
+class Tuning:
     """What is known while it goes on."""
 
     def __init__(self, given: LlamaCppSettings, say: Say) -> None:
@@ -133,6 +149,7 @@ class _Tuning:
         self._path = Path(given.model_path)
         weights.check(self._path)
         self._vocabulary = Vocabulary.load(self._path)
+        self._most = 0.0
         self.chosen: Changes = {}
         self.best = 0.0
 
@@ -140,32 +157,34 @@ class _Tuning:
         """Let go of the file."""
         self._vocabulary.close()
 
-    def groups(self) -> list[_Group]:
+    def groups(self) -> list[Group]:
         """List what is tried, in turns; only of settings that are the defaults."""
         given, defaults = self._given, LlamaCppSettings()
         free = {name for name in NAMES if getattr(given, name) == getattr(defaults, name)}
         groups = []
         if {"workers", "threads"} <= free:
             pairs = policy.divisions(cores())[1:]  # the first is what the defaults are
-            groups.append(_Group([{"workers": workers, "threads": threads} for workers, threads in pairs]))
+            groups.append(Group([{"workers": workers, "threads": threads} for workers, threads in pairs]))
         if "slots" in free:
-            groups.append(_Group([{"slots": slots} for slots in (DEFAULT_SLOTS // 2, DEFAULT_SLOTS, 2 * DEFAULT_SLOTS)]))
+            groups.append(Group([{"slots": slots} for slots in (DEFAULT_SLOTS // 2, DEFAULT_SLOTS, 2 * DEFAULT_SLOTS)]))
         if "transcode" in free:
-            groups.append(_Group([{"transcode": "on"}, {"transcode": "off"}]))
+            groups.append(Group([{"transcode": "on"}, {"transcode": "off"}]))
         _, _, opened = self._comes_to(given)
         if "batch_tokens" in free and not opened.pooling:
-            groups.append(_Group([{"batch_tokens": (1 + chunks) * policy.CHUNK} for chunks in (2, 4)]))
+            groups.append(Group([{"batch_tokens": (1 + chunks) * policy.CHUNK} for chunks in (2, 4)]))
         if "layout" in free and not (opened.pooling or opened.cells or given.deterministic or given.kv_type != policy.F16):
-            groups.append(_Group([{"layout": name} for name in policy.LAYOUTS if name != policy.AUTO], _MUCH_BETTER))
+            groups.append(Group([{"layout": name} for name in policy.LAYOUTS if name != policy.AUTO], _MUCH_BETTER))
         return groups
 
     async def begin(self, seconds: float) -> None:
         """Measure the settings as they are. Raises SettingsError when that can't run."""
         self._say(f"{'settings':<64}{'tokens/s':>10}")
+        began = time.monotonic()
         self.best = await _measure(self._given, seconds)
+        self._most = _MOST_WAIT * (time.monotonic() - began)
         self._say(f"{'as they are':<64}{self.best:>10.1f}")
 
-    async def keep_the_best(self, group: _Group, seconds: float) -> None:
+    async def keep_the_best(self, group: Group, seconds: float) -> None:
         """Try a group; `seconds` for each of its tries."""
         best, better = self.best, Changes()
         for changes in group.tries:
@@ -181,9 +200,9 @@ class _Tuning:
         try:
             if self._comes_to(tried) == self._comes_to(self._with({})):
                 return 0.0
-            found = await _measure(tried, seconds)
+            found = await _measure(tried, seconds, self._most)
             if found > enough:
-                found = min(found, await _measure(tried, seconds))
+                found = min(found, await _measure(tried, seconds, self._most))
         except SettingsError as error:
             self._say(f"{name:<64}  {error.message}")
             return 0.0
@@ -206,7 +225,7 @@ async def tune(settings: Settings, seconds: float, say: Say) -> Tuned:
     busy = os.getloadavg()[0]
     if busy > cores() / 2:
         say(f"This machine is busy (load {busy:.1f}): figures will mean little.")
-    with contextlib.closing(_Tuning(given, say)) as tuning:
+    with contextlib.closing(Tuning(given, say)) as tuning:
         groups = tuning.groups()
         share = seconds / (1 + sum(len(group.tries) for group in groups))
         await tuning.begin(share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import tiny_gguf
 
 from engine import tuned
 from engine.llamacpp import policy
-from engine.llamacpp.tune import tune
+from engine.llamacpp.tune import Tuning, tune
 from haywain.errors import SettingsError
 from haywain.settings import EngineSettings, LlamaCppSettings, Settings
 
@@ -70,23 +71,27 @@ def test_what_was_found_is_used_where_it_fits(data_dir: Path) -> None:
     assert tuned.applied(settings) is settings.engine
 
 
-async def test_layouts_are_tried_where_there_is_a_choice(data_dir: Path) -> None:
-    """Every layout is measured, but not where slots share their cells, which leaves one; nor is what means the same twice."""
-    lines: list[str] = []
-    await tune(chosen(data_dir, workers=1, threads=2, slots=2, batch_tokens=256), 0.5, lines.append)
-    assert [line.split()[1] for line in lines if line.startswith("layout")] == ["flash", "plain", "unified"]
-    lines.clear()
-    await tune(chosen(data_dir, workers=1, threads=2, slots=2, kv_tokens=600, batch_tokens=256), 0.1, lines.append)
-    assert not any("layout" in line for line in lines)
+def test_what_has_no_choice_is_not_tried(data_dir: Path) -> None:
+    """Layouts are tried, but not where slots share their cells, which leaves one; models that embed have none, nor steps."""
+
+    def tried(**llamacpp: object) -> set[str]:
+        with contextlib.closing(Tuning(chosen(data_dir, **llamacpp).engine.llamacpp, print)) as tuning:
+            return {name for group in tuning.groups() for changes in group.tries for name in changes} - {"workers", "threads"}
+
+    assert tried(slots=2) == {"transcode", "batch_tokens", "layout"}
+    assert tried(kv_tokens=600) == {"slots", "transcode", "batch_tokens"}
+    assert tried(deterministic=True) == {"slots", "transcode", "batch_tokens"}
+    assert tried(model_path=str(minilm.minilm_gguf())) == {"slots", "transcode"}
 
 
 async def test_embedding_models_are_tuned_by_texts(data_dir: Path) -> None:
     """A model that embeds is measured by texts; what can't start is told."""
     lines: list[str] = []
-    settings = chosen(data_dir, model_path=str(minilm.minilm_gguf()), workers=1)
+    settings = chosen(data_dir, model_path=str(minilm.minilm_gguf()), slots=4)
     found = await tune(settings, 0.7, lines.append)
     assert found.tokens_per_second > 0
-    assert len(lines) >= 4
+    divisions = policy.divisions(len(os.sched_getaffinity(0)))
+    assert sum(line.startswith(("as they are", "workers")) for line in lines) == len(divisions)
     with pytest.raises(SettingsError):
         await tune(chosen(data_dir, model_path="/nowhere.gguf"), 1.0, lines.append)
 
