@@ -129,8 +129,8 @@ class Sampler:
             places = _largest(weights, sampling.top_k)
         if sampling.top_p < 1:
             some = weights if places is None else weights[places]
-            nucleus = _nucleus(some, sampling.top_p * float(some.sum(dtype=np.float64)))
-            places = nucleus if places is None else places[nucleus]
+            kept = nucleus(some, sampling.top_p * float(some.sum(dtype=np.float64)))
+            places = kept if places is None else places[kept]
         if sampling.min_p > 0:
             kept = np.flatnonzero((weights if places is None else weights[places]) >= sampling.min_p)
             places = kept if places is None else places[kept]
@@ -159,7 +159,7 @@ def _largest(weights: Logits, count: int) -> Places:
     return np.sort(places[np.argpartition(-weights[places], count - 1)[:count]])
 
 
-def _nucleus(weights: Logits, enough: float) -> Places:
+def nucleus(weights: Logits, enough: float) -> Places:
     """Give the places of the largest weights that together reach `enough`, the largest first; at least one."""
     for near in _FAR:
         places = np.flatnonzero(weights > near)

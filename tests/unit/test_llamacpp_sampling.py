@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.llamacpp.messages import Sampling
-from engine.llamacpp.sampling import Logits, Sampler, draw, is_plain_greedy
+from engine.llamacpp.sampling import Logits, Sampler, draw, is_plain_greedy, nucleus
 
 NO_PROMPT = np.empty(0, np.int32)
 
@@ -82,6 +82,19 @@ def test_top_p_of_0_is_greedy_and_flat_logits_need_all_of_them() -> None:
     assert set(_tokens(Sampling(temperature=1.0, top_p=0.0, seed=1), 20, logits)) == {int(logits.argmax())}
     flat = np.zeros(300, np.float32)
     assert len(set(_tokens(Sampling(temperature=1.0, top_p=0.99, seed=1), 3_000, flat))) == 297
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 1e-9, 1e-8, 1e-6, 5e-5, 2e-4, 0.25, 0.25001, 1.0]), min_size=1, max_size=60),
+    st.floats(0, 0.9999),
+)
+def test_a_nucleus_is_in_order_and_equal_weights_by_token(weights: list[float], share: float) -> None:
+    """The largest weights come first, equal ones by their tokens, and as many as are enough; however small they are."""
+    some = np.array([*weights, 1.0], np.float32)
+    enough = share * float(some.sum(dtype=np.float64))
+    order = np.argsort(-some, kind="stable")
+    sums = np.cumsum(some[order], dtype=np.float64)
+    assert nucleus(some, enough).tolist() == order[: int(np.searchsorted(sums, enough)) + 1].tolist()
 
 
 def test_min_p_drops_what_is_far_below_the_best() -> None:
