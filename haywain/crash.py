@@ -7,6 +7,7 @@ a point costs one comparison. `tests/crash_cases.py` has the scene of each point
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -31,13 +32,12 @@ def point(name: str) -> None:
 
 
 def _pass(order: Path) -> None:
-    with _turn:
-        try:
-            passings = int(order.read_text("ascii"))
-        except FileNotFoundError:
-            return
+    with _turn, contextlib.suppress(FileNotFoundError):  # not ordered, or another process was the one
+        passings = int(order.read_text("ascii"))
         if passings > 1:
-            order.write_text(str(passings - 1), "ascii")
+            scratch = order.parent.with_name(f"{order.parent.name}.{os.getpid()}")
+            scratch.write_text(str(passings - 1), "ascii")
+            scratch.replace(order)  # another process never reads half of it
             return
         order.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
