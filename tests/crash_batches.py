@@ -109,7 +109,7 @@ class BatchScenes(Scene):
         self.arm("gateway:created")
         self.arm()
         body = {"requests": [*self.rows(5), {"custom_id": "bad"}], "invalid_rows": "reject", "metadata": {"name": self.name}}
-        answer = self.mesh.client.post("/v1/batches", json=body)
+        answer = self.mesh.client.post("/v1/batches", json=body, timeout=90)  # Envoy waits up to 60 s for batches
         assert answer.status_code in (502, 503, 504), answer.text
         assert not (self.stage.orders / "gateway:created").exists()
         self.died()
