@@ -23,6 +23,7 @@ from haywain.clock import Clock
 from haywain.db import Database
 from haywain.settings import Settings
 from services.scheduler.calls import Call
+from services.scheduler.look import Look
 from services.scheduler.model_lease_store import ModelLease, ModelLeaseStore, Wish, ended, unavailable
 
 __all__ = ["VIEW_SECONDS", "ModelLeases"]
@@ -48,9 +49,8 @@ class ModelLeases:
         self._alone = alone
         self._by_model: dict[str, ModelLease] = {}
         self._acknowledged: set[str] = set()
-        self._turn = asyncio.Lock()
-        self._begun = self._done = 0
-        """Looks, by number."""
+        self.look = Look(self._look)
+        """Know the leases as SQL has them by now. Raises Unavailable."""
         self._looked_at = float("-inf")
         self._doubtful = False
         """SQL may have something else: nobody knows what became of a change."""
@@ -191,7 +191,7 @@ class ModelLeases:
     @contextlib.asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:
         """Let SQL and memory change together, one change after the other."""
-        async with self._turn:
+        async with self.look.turn:
             try:
                 yield
             except BaseException as error:
@@ -242,15 +242,6 @@ class ModelLeases:
             return None
         first = min(lease.expire_time for lease in self._by_model.values())
         return min(_TICK_SECONDS, max(0.001, first - self._clock.now()))
-
-    async def look(self) -> None:
-        """Know the leases as SQL has them by now. Who asks meanwhile shares a look that goes well. Raises Unavailable."""
-        mine = self._begun + 1  # one that is under way may have read before
-        async with self._turn:
-            if self._done < mine:
-                self._begun = number = self._begun + 1
-                await self._look()
-                self._done = number
 
     async def _look(self) -> None:
         began = self._clock.monotonic()

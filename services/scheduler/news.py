@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from haywain import errors, log
 from haywain.clock import Clock
 from services.scheduler.batch import Batch
+from services.scheduler.look import Look
 from services.scheduler.shared import OpenShard, Shared, State
 
 __all__ = ["News"]
@@ -28,9 +29,8 @@ class News:
         self._shared = shared
         self._batches = batches
         self._clock = clock
-        self._turn = asyncio.Lock()
-        self._begun = self._done = 0
-        """Looks, by number."""
+        self.look = Look(self._look)
+        """See what has changed by now. Raises Unavailable."""
         self.seen = 0
         """The number of the last change that was seen."""
         self.came: Callable[[str], Awaitable[None]] | None = None
@@ -51,15 +51,6 @@ class News:
                 await self.look_elsewhere()
             except errors.HaywainError as error:
                 _log.warning("news.failed", error=error.message)
-
-    async def look(self) -> None:
-        """See what has changed by now. Raises Unavailable. Those who ask at the same time share a look that went well."""
-        mine = self._begun + 1  # one that is under way may have read before
-        async with self._turn:
-            if self._done < mine:
-                self._begun = number = self._begun + 1
-                await self._look()
-                self._done = number
 
     async def _look(self) -> None:
         changes = await self._shared.changes(self.seen)

@@ -18,6 +18,8 @@ from haywain.scheduler.v1 import scheduler_pb2 as pb
 __all__ = ["CHAT", "EchoEngine", "answer"]
 
 CHAT = "/v1/chat/completions"
+_BEAT_SECONDS = 0.1
+"""Its heartbeat is nothing but time."""
 Answer = engine_pb2.SequenceResult | None
 Results = asyncio.Queue[engine_pb2.RunResponse | None]
 
@@ -94,7 +96,7 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
 
     async def _beat(self, scheduler: Any) -> None:
         while True:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(_BEAT_SECONDS)
             with contextlib.suppress(Exception):
                 await self.register(scheduler)
 
