@@ -117,19 +117,16 @@ def _callers(settings: EnvoySettings) -> dict[str, str]:
             if word != "*" and not form.fullmatch(word):
                 expected = "a name without a port" if key == "hosts" else "scheme://host, with its port where it has one"
                 raise errors.SettingsError(f"envoy.allowed_{key}: {word!r}, expected {expected}, or *")
+    try:
+        address = ipaddress.ip_address(settings.host)
+    except ValueError as error:
+        raise errors.SettingsError(f"envoy.host: {settings.host!r}, expected an IP address, like 127.0.0.1 or ::1") from error
     return {
-        "any_host": _lua_boolean("*" in hosts or not (hosts or _is_loopback(settings.host))),
+        "any_host": _lua_boolean("*" in hosts or not (hosts or address.is_loopback)),
         "hosts": _lua_set(["localhost", "[::1]", f"[{settings.host}]" if ":" in settings.host else settings.host, *hosts]),
         "any_origin": _lua_boolean("*" in origins),
         "origins": _lua_set(origins),
     }
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _lua_boolean(true: bool) -> str:

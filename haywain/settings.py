@@ -74,7 +74,7 @@ class EnvoySettings(Section, frozen=True):
     `host` is a loopback address"""
     allowed_origins: tuple[str, ...] = ()
     """whose pages may send what changes something, besides the mesh's own: `https://app.example.com`; `*` for any"""
-    creation_patience_seconds: float = 60.0
+    creation_patience_seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
     """how long a creation is kept waiting of which nobody can say whether it happened"""
     drain_seconds: float = 10.0
     """at a stop, how long requests may go on"""

@@ -8,7 +8,7 @@ import msgspec
 from google.protobuf import json_format
 
 from haywain.clock import Clock
-from haywain.db import Database, Row, Transaction
+from haywain.db import Database, Transaction
 from haywain.engine.v1 import engine_pb2
 
 __all__ = ["EngineStore", "Known"]
@@ -17,7 +17,8 @@ __all__ = ["EngineStore", "Known"]
 class Known(msgspec.Struct, frozen=True):
     """An engine as SQL has it."""
 
-    engine: engine_pb2.Engine
+    engine_id: str
+    description: str
     seen_at: float
     """When it was last told of, Unix seconds."""
     drained: str
@@ -26,6 +27,11 @@ class Known(msgspec.Struct, frozen=True):
     """The address where it is asked how it is; empty: it registers itself."""
     removed: str | None
     """The incarnation that is to be forgotten."""
+
+    @property
+    def engine(self) -> engine_pb2.Engine:
+        """Read its description."""
+        return json_format.Parse(self.description, engine_pb2.Engine(), ignore_unknown_fields=True)
 
 
 class EngineStore:
@@ -42,12 +48,12 @@ class EngineStore:
 
     async def all(self) -> list[Known]:
         """Read all."""
-        return [_known(row) for row in await self._database.read(lambda tx: tx.fetch("list_engines"))]
+        return msgspec.convert(await self._database.read(lambda tx: tx.fetch("list_engines")), list[Known])
 
     async def get(self, engine_id: str) -> Known | None:
         """Read one."""
         row = await self._database.read(lambda tx: tx.fetch_one("get_engine", engine_id=engine_id))
-        return None if row is None else _known(row)
+        return None if row is None else msgspec.convert(row, Known)
 
     async def drain(self, engine: engine_pb2.Engine) -> None:
         """Have every scheduler send this incarnation nothing more."""
@@ -80,8 +86,7 @@ class EngineStore:
         """Take note that engines are still heard of."""
 
         def keep(tx: Transaction) -> None:
-            for engine_id in sorted(engine_ids):
-                tx.execute("keep_engine", engine_id=engine_id, now=self._clock.now())
+            tx.execute_many("keep_engine", [{"engine_id": one, "now": self._clock.now()} for one in sorted(engine_ids)])
 
         if engine_ids:
             await self._database.write(keep)
@@ -93,11 +98,3 @@ class EngineStore:
     def _put(self, tx: Transaction, engine: engine_pb2.Engine) -> None:
         description = json_format.MessageToJson(engine, indent=None)
         tx.execute("put_engine", engine_id=engine.engine_id, description=description, now=self._clock.now())
-
-
-def _known(row: Row) -> Known:
-    engine = json_format.Parse(str(row["description"]), engine_pb2.Engine(), ignore_unknown_fields=True)
-    removed = row["removed"]
-    return Known(
-        engine, float(row["seen_at"]), str(row["drained"]), str(row["standing"]), None if removed is None else str(removed)
-    )

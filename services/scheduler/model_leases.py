@@ -49,8 +49,7 @@ class ModelLeases:
         self._alone = alone
         self._by_model: dict[str, ModelLease] = {}
         self._acknowledged: set[str] = set()
-        self.look = Look(self._look)
-        """Know the leases as SQL has them by now. Raises Unavailable."""
+        self._looks = Look(self._look)
         self._looked_at = float("-inf")
         self._doubtful = False
         """SQL may have something else: nobody knows what became of a change."""
@@ -104,9 +103,9 @@ class ModelLeases:
             await self.look()
         if (error := self.refusal(call)) is not None:
             raise error
-        wanted = call.request.lease_id
-        if wanted and all(lease.lease_id != wanted for lease in self.active()):
-            lease = await self.get(call.request.tenant or "default", wanted)
+        wanted, tenant = call.request.lease_id, call.request.tenant or "default"
+        if wanted and all((lease.lease_id, lease.tenant) != (wanted, tenant) for lease in self.active()):
+            lease = await self.get(tenant, wanted)
             if self.state(lease) != "active":
                 raise ended(lease, self._clock.now())
 
@@ -191,7 +190,7 @@ class ModelLeases:
     @contextlib.asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:
         """Let SQL and memory change together, one change after the other."""
-        async with self.look.turn:
+        async with self._looks.turn:
             try:
                 yield
             except BaseException as error:
@@ -242,6 +241,10 @@ class ModelLeases:
             return None
         first = min(lease.expire_time for lease in self._by_model.values())
         return min(_TICK_SECONDS, max(0.001, first - self._clock.now()))
+
+    async def look(self) -> None:
+        """Know the leases as SQL has them by now. Raises Unavailable."""
+        await self._looks()
 
     async def _look(self) -> None:
         began = self._clock.monotonic()

@@ -29,8 +29,7 @@ class News:
         self._shared = shared
         self._batches = batches
         self._clock = clock
-        self.look = Look(self._look)
-        """See what has changed by now. Raises Unavailable."""
+        self._looks = Look(self._look)
         self.seen = 0
         """The number of the last change that was seen."""
         self.came: Callable[[str], Awaitable[None]] | None = None
@@ -51,6 +50,10 @@ class News:
                 await self.look_elsewhere()
             except errors.HaywainError as error:
                 _log.warning("news.failed", error=error.message)
+
+    async def look(self) -> None:
+        """See what has changed by now. Raises Unavailable."""
+        await self._looks()
 
     async def _look(self) -> None:
         changes = await self._shared.changes(self.seen)

@@ -178,15 +178,15 @@ class Registry:
     def _follow(self, known: Iterable[Known]) -> None:
         """Do what operators said."""
         known = list(known)
-        standing = {one.engine.engine_id: one.standing for one in known if one.standing}
-        self._engines.removed({one.engine.engine_id: one.removed for one in known if one.removed is not None})
+        standing = {one.engine_id: one.standing for one in known if one.standing}
+        self._engines.removed({one.engine_id: one.removed for one in known if one.removed is not None})
         for engine_id in list(self._probes.addresses):
             entry = self._engines.find(engine_id)
             if engine_id not in standing and (entry is None or not entry.removing):
                 self._probes.drop(engine_id)
         for engine_id, address in standing.items():
             self._probes.put(engine_id, address)
-        drained = {one.engine.engine_id: one.drained for one in known if one.drained}
+        drained = {one.engine_id: one.drained for one in known if one.drained}
         self._engines.undrained(standing.keys() - drained.keys())
         self._engines.drained(drained)
 

@@ -186,9 +186,10 @@ class Scheduler:
         batch = self.intake.get(batch_id)
         if not batch.ended:
             raise errors.Conflict(f"Batch '{batch_id}' has rows that wait or run.")
-        await self.model_leases.batch_ended(batch_id)
         await self._flushed(batch)
-        return await self._sealing.seal(batch)
+        sealed = await self._sealing.seal(batch)  # else its rows may run again, under the lease that it has
+        await self.model_leases.batch_ended(batch_id)
+        return sealed
 
     async def forget(self, batch_id: str) -> None:
         """Drop what is kept of a batch. Raises Conflict while rows run."""

@@ -125,3 +125,10 @@ def test_what_is_no_name(data_dir: Path, terms: dict[str, tuple[str, ...]]) -> N
     """A name with a port, or an origin without a scheme, would never match: it is refused at the start."""
     with pytest.raises(errors.SettingsError, match=r"envoy\.allowed_"):
         envoy.render(Settings(data_dir=str(data_dir), envoy=EnvoySettings(**terms)))
+
+
+@pytest.mark.parametrize("host", ["localhost", "batch.example.com", "[::1]"])
+def test_what_is_no_address(data_dir: Path, host: str) -> None:
+    """Envoy listens on addresses only: a name is refused before it is started, by the setting's."""
+    with pytest.raises(errors.SettingsError, match=r"envoy\.host: .* expected an IP address"):
+        envoy.render(Settings(data_dir=str(data_dir), envoy=EnvoySettings(host=host)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_lease_calls import hand, lease, served, state
 from scheduler_mesh import EchoEngine, Mesh, answer, eventually, lines_of, mesh, quick, with_engine
 
 from haywain import errors, rpc
@@ -125,6 +126,25 @@ async def test_a_journal_that_is_lost_before_sealing(settings: Settings, left: i
         assert (progress.counts.completed, progress.usage.input_tokens, len(engine.sequences)) == (40, 120, 80 - left)
         output, error = await running.sealed(batch_id)
         assert (len(output), error) == (40, [])
+
+
+async def test_a_batch_whose_results_are_lost_keeps_its_lease(settings: Settings) -> None:
+    """Its rows run again under the lease that it was handed; that ends when the batch is sealed."""
+    async with mesh(quick(settings)) as running:
+        engine = await with_engine(running)
+        await served(running)
+        lease_id = await lease(running)
+        batch_id = await running.submit(lines_of(4))
+        await hand(running, lease_id, batch_id)
+        await running.ended(batch_id)
+        journal_of(settings, batch_id).unlink()
+        with pytest.raises(errors.Conflict, match="lost"):
+            await rpc.call(running.stub.SealBatch, pb.SealBatchRequest(batch_id=batch_id))
+        assert await state(running, lease_id) == pb.ModelLease.STATE_ACTIVE
+        await running.ended(batch_id)
+        assert len(engine.sequences) == 8
+        assert len((await running.sealed(batch_id))[0]) == 4
+        assert await state(running, lease_id) == pb.ModelLease.STATE_RELEASED
 
 
 @pytest.mark.parametrize("late", [False, True])

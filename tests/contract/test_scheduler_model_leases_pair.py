@@ -49,7 +49,7 @@ async def blind(running: Mesh) -> asyncio.Event:
         await gate.wait()
         return await real()
 
-    async with leases.look.turn:  # no look is under way
+    async with leases._looks.turn:  # no look is under way
         store.live = live  # type: ignore[method-assign]
     return gate
 

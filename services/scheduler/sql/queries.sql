@@ -111,10 +111,10 @@ update engines set seen_at = :now where engine_id = :engine_id
 delete from engines where seen_at < :before and standing = ''
 
 -- name: get_engine
-select description, seen_at, drained, standing, removed from engines where engine_id = :engine_id
+select engine_id, description, seen_at, drained, standing, removed from engines where engine_id = :engine_id
 
 -- name: list_engines
-select description, seen_at, drained, standing, removed from engines order by engine_id
+select engine_id, description, seen_at, drained, standing, removed from engines order by engine_id
 
 -- name: insert_pin
 insert into pins (batch_id, model, digest)
