@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -129,5 +128,4 @@ if __name__ == "__main__":
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--ms-per-token", type=float, default=10)
     parser.add_argument("--stop", action="store_true")
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")
     sys.exit(0 if measure(parser.parse_args()) else 1)

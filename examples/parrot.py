@@ -89,7 +89,12 @@ class Engine(engine_pb2_grpc.EngineServiceServicer):
     async def read(self, requests: AsyncIterator[pb.RunRequest], held: dict[int, asyncio.Task[Any]], results: Results) -> None:
         def ended(one: asyncio.Task[pb.SequenceResult], number: int) -> None:
             del held[number]
-            result = failed(499, "cancelled", "The request was cancelled.") if one.cancelled() else one.result()
+            if one.cancelled():
+                result = failed(499, "cancelled", "The request was cancelled.")
+            elif error := one.exception():  # ours; what isn't answered is never given back
+                result = failed(500, "engine_error", type(error).__name__)
+            else:
+                result = one.result()
             result.sequence_id = number
             results.put_nowait(pb.RunResponse(results=[result], credits=1))  # 3: one result, and its credit back
 
@@ -129,7 +134,7 @@ class Engine(engine_pb2_grpc.EngineServiceServicer):
         said, spent = " ".join(words), len(text.split(" "))
         message = {"role": "assistant", "content": said}
         answer = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time()), "model": body["model"],
+            "id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time()), "model": sequence.model,
             "choices": [{"index": 0, "message": message, "finish_reason": "stop" if said == text else "length"}],
             "usage": {"prompt_tokens": spent, "completion_tokens": len(words), "total_tokens": spent + len(words)},
         }  # fmt: skip

@@ -133,6 +133,8 @@ async def _served(command: list[str], port: int, path: str) -> AsyncIterator[int
                         said.seek(0)
                         raise RuntimeError(said.read()[-2_000:].decode("utf-8", "replace"))
                     await asyncio.sleep(0.1)
+                else:
+                    raise RuntimeError(f"{command[0]} did not answer within a minute")
             yield process.pid
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -238,7 +240,7 @@ async def mesh(transcode: str, slots: int, place: Place, rows: Sequence[Row]) ->
             order = {"input_file_id": file["id"], "endpoint": place.endpoint, "completion_window": "24h"}
             began, spent = time.monotonic(), _ticks(family)
             batch = (await client.post("/v1/batches", json=order)).raise_for_status().json()
-            while batch["status"] not in ("completed", "failed"):
+            while batch["status"] not in ("completed", "failed", "expired", "cancelled"):
                 await asyncio.sleep(0.1)
                 batch = (await client.get(f"/v1/batches/{batch['id']}")).raise_for_status().json()
             seconds, used = time.monotonic() - began, _ticks(family) - spent

@@ -97,7 +97,8 @@ class Dealer:
         return None
 
     def _gives(self, decoder: int, begin: Begin) -> tuple[int, Begin]:
-        self._passed = 0 if begin is self._waiting.first() else self._passed + 1
+        if begin.lane > URGENT:  # those somebody waits for go first, and pass nobody
+            self._passed = 0 if begin is self._waiting.first() else self._passed + 1
         self._waiting.discard(begin.run)
         self._runs[decoder].add(begin.run)
         self._seen.add(decoder, begin.tokens)

@@ -52,6 +52,8 @@ class Layouts:
         if self._mixes and head is not None and head.begin.exact != present.exact:
             layout = EXACT if head.begin.exact else self.first
             return Wish(layout, all(_is_urgent(sequence.begin) for sequence in running))
+        if self._mixes and head is None and waiting and present.exact and not any(one.begin.exact for one in running):
+            return Wish(self.first, now=True)  # only those somebody waits for are left: they needn't go on slowly
         if not self._chooses or present.exact or not waiting:
             return Wish(present, now=True)
         begins = [entry.begin for entry in waiting if not entry.begin.exact] + [sequence.begin for sequence in running]

@@ -16,7 +16,7 @@ from engine.llamacpp.pool import Listener
 
 __all__ = ["Twins"]
 
-Key = tuple[bytes, int, tuple[bytes, ...], bytes, str, bool, int, tuple[int, ...], bytes]
+Key = tuple[bytes, int, tuple[bytes, ...], bytes, str, bool, bool, int, tuple[int, ...], bytes]
 
 
 class Runner(Protocol):
@@ -141,4 +141,13 @@ def _key(begin: Begin) -> Key | None:
         return None
     rest = msgspec.structs.replace(sampling, seed=0, top_p=1.0, top_k=0, min_p=0.0)
     told = begin.logprobs, tuple(begin.shown), begin.mark
-    return begin.tokens, begin.max_output, tuple(begin.stops), msgspec.msgpack.encode(rest), begin.grammar, begin.exact, *told
+    return (
+        begin.tokens,
+        begin.max_output,
+        tuple(begin.stops),
+        msgspec.msgpack.encode(rest),
+        begin.grammar,
+        begin.exact,
+        begin.pack,
+        *told,
+    )

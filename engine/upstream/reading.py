@@ -57,7 +57,7 @@ async def events(response: httpx.Response, most: int) -> AsyncGenerator[bytes, N
         first = False
         if name == b"data":
             data.append(value.removeprefix(b" "))
-            size += len(value)
+            size += len(line)
             if size > most:
                 raise TooLargeError
         elif not line:

@@ -147,7 +147,7 @@ def _retry_after(response: httpx.Response) -> float | None:
     except ValueError:
         try:
             seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return None
     return min(max(seconds, 0.0), _RETRY_AFTER_MAX) if seconds == seconds else None  # noqa: PLR0124 - not a number
 

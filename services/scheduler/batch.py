@@ -234,7 +234,7 @@ class Batch:
     @property
     def open_models(self) -> set[str]:
         """Tell of which models rows are left."""
-        return {held.key[0] for held in self.held.values() if held.unrecorded} | {
+        return {held.model for held in self.held.values() if held.unrecorded} | {
             model for model, shards in self.queued_shards.items() if shards
         }
 

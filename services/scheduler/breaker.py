@@ -22,6 +22,7 @@ __all__ = ["AGAIN", "FINAL", "GOOD", "PROBES", "Breaker", "Breakers", "verdict"]
 
 GOOD, AGAIN, FINAL = 0, 1, 2
 """What an outcome says of the engine: it works; it failed and the row is tried again; it failed and so did the row."""
+_LOSS = 3
 PROBES = 3
 """Sequences at a half-open engine at a time."""
 _RECENT = 20
@@ -70,7 +71,8 @@ class Breaker:
         self._proved = 0
         self._losses = self._good_since = self._deaths = 0
         self._lost_at = 0.0
-        self._by_losses = self._by_finals = False
+        self._by = GOOD
+        """What it was opened by the last time: AGAIN, FINAL or _LOSS."""
 
     @property
     def quarantined(self) -> bool:
@@ -118,7 +120,7 @@ class Breaker:
         else:
             opens = again + finals >= _FAILURES and 2 * (again + finals) >= len(self._recent)
         if opens:
-            self._by_losses, self._by_finals = False, finals > again
+            self._by = FINAL if finals > again else AGAIN
             self._open(f"{again + finals} of its last {len(self._recent)} rows failed, the last one: {why}", now)
         return opens
 
@@ -132,7 +134,7 @@ class Breaker:
             return False
         if self.why:
             if probes:
-                self._by_losses = True
+                self._by = _LOSS
                 self._open("its stream broke when it was tried again", now)
             return bool(probes)
         if now - self._lost_at > _LOSSES_REMEMBERED_SECONDS:
@@ -140,7 +142,7 @@ class Breaker:
         self._losses, self._good_since, self._lost_at = self._losses + 1, 0, now
         opens = self._losses >= _LOSSES
         if opens:
-            self._by_losses, self._by_finals = True, False
+            self._by = _LOSS
             self._open(f"its stream broke {self._losses} times with rows in flight", now)
         return opens
 
@@ -153,14 +155,15 @@ class Breaker:
             self.close(now)
         return closes
 
-    def failed_again(self, why: str, now: float) -> None:
+    def failed_again(self, kind: int, why: str, now: float) -> None:
         """Take note of a probe that failed: it opens for longer."""
         if self.why:
+            self._by = kind
             self._open(f"it was tried again and failed: {why}", now)
 
     def alone(self, now: float) -> bool:
         """Take note that no other engine could have its rows any more; True when it closes, having failed final ones only."""
-        closes = self.quarantined and self._by_finals
+        closes = self.quarantined and self._by == FINAL
         if closes:
             self.close(now)
         return closes
@@ -168,7 +171,7 @@ class Breaker:
     def renew(self, incarnation: str, now: float) -> None:
         """Take note of the engine's process: a new one is believed, or tried at once if the one before was lost again and again."""
         if incarnation != self.incarnation and self.why:
-            if self._by_losses:
+            if self._by == _LOSS:
                 self.until = now
                 self._proved = 0
             else:

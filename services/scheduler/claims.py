@@ -122,7 +122,7 @@ class Claims:
 
     def drop(self, held: Held) -> None:
         """End the work on a shard whose lease is lost; it can be claimed again when the new lease expires."""
-        batch, model = held.batch, held.key[0]
+        batch, model = held.batch, held.model
         if held.lost:
             return
         held.lost = True

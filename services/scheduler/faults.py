@@ -29,8 +29,8 @@ class Faults:
     def failed(self, link: Link, attempt: Attempt, result: engine_pb2.SequenceResult) -> None:
         """Take note of a row's result that isn't 200, before it is placed."""
         kind = verdict(result)
-        if kind == AGAIN and result.sequence_id in link.probes and link.breaker.lenient:
-            attempt.refusals -= 1  # it is about to be counted; it is the engine that is tried
+        if kind == AGAIN and link.breaker.lenient:
+            attempt.refusals -= 1  # it is about to be counted; it is the engine that is tried, or was found to fail meanwhile
         self.judge(link, result.sequence_id, kind, _words(result))
 
     def ended(self, link: Link, result: engine_pb2.SequenceResult) -> None:
@@ -51,7 +51,7 @@ class Faults:
                 if breaker.proved(now, len(link.probes)):
                     self._restored(link)
             elif kind is not None:
-                breaker.failed_again(why, now)
+                breaker.failed_again(kind, why, now)
                 self._quarantined(link)
         elif kind and breaker.bad(kind, why, now, alone=not breaker.quarantined and not self._dispatcher.links.spare(link)):
             self._quarantined(link)
@@ -67,9 +67,11 @@ class Faults:
         if not link.breaker.quarantined:
             return
         now = self._clock.monotonic()
+        if now < link.breaker.until:  # another engine may be away for a moment only
+            return
         if not self._dispatcher.links.spare(link) and link.breaker.alone(now):
             self._restored(link)
-        elif now >= link.breaker.until:
+        else:
             link.wake.set()
 
     def _quarantined(self, link: Link) -> None:

@@ -64,12 +64,12 @@ class Sender:
                     raise lines
                 held = run[0].held
                 del attempts[: len(run)]
-                if not self.gate.lets(held.batch.batch_id, held.key[0]):
+                if not self.gate.lets(held.batch.batch_id, held.model):
                     kept += run
                 elif not held.over:
                     self._add_lines(link, request, run, lines)
         finally:
-            attempts[:0] = kept
+            attempts += kept  # behind one that can't be read: it is the first that is left
 
     async def _read(self, shards: list[Held], spans: Sequence[Spans]) -> list[list[bytes] | BaseException]:
         """Read lines of several shards, all that were not read ahead in one go. What the input doesn't have comes cut short."""

@@ -118,3 +118,12 @@ def test_a_layout_that_was_chosen_comes_back(model: Model) -> None:
         finish(loop, [begin(run, [1, 2, 3], exact=exact)])
         used.append(model.layout)
     assert used == [policy.LAYOUTS["plain"], EXACT, policy.LAYOUTS["plain"]]
+
+
+def test_those_somebody_waits_for_leave_the_slow_layout_when_nobody_needs_it(model: Model) -> None:
+    """Once no row is left that must be exact, the next one goes on in the layout of the settings, however many come."""
+    loop = Loop(model, "plain")
+    finish(loop, [begin(0, [1, 2, 3], exact=True)])
+    assert model.layout == EXACT
+    finish(loop, [begin(1, [4, 5, 6], lane=INTERACTIVE)])
+    assert model.layout == policy.LAYOUTS["plain"]

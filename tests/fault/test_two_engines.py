@@ -37,6 +37,12 @@ def state_of(mesh: Mesh, engine_id: str) -> str:
     return next((str(engine["state"]) for engine in pool["engines"] if engine["id"] == engine_id), "")
 
 
+def active_at(mesh: Mesh, engine_id: str) -> int:
+    """Count the rows at an engine."""
+    pool = mesh.ask("GET", "/v1/pool/status").json()
+    return sum(int(engine["active"]) for engine in pool["engines"] if engine["id"] == engine_id)
+
+
 @contextlib.contextmanager
 def second(mesh: Mesh, engine_id: str, **echo: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Run another engine, which nobody starts anew; it is killed at the end."""
@@ -68,6 +74,7 @@ def test_an_engine_goes_away_in_mid_batch(mesh: Mesh, number: signal.Signals) ->
     """What was at an engine that is killed, or stands still, is run by the other one."""
     with second(mesh, f"away-{number}", ms_per_row=60) as engine:
         batch = begin(mesh, 200, 30)
+        until("it runs some", lambda: active_at(mesh, f"away-{number}") > 0)
         os.kill(engine.pid, number)
         output, failed = end(mesh, batch, 200)
     assert (len(output), failed) == (200, [])

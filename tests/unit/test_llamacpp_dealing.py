@@ -194,9 +194,10 @@ def test_lanes_go_before_beginnings() -> None:
     assert order == [2, 3, 5, 4, 0, 1]
 
 
+@pytest.mark.parametrize("urgent", [False, True])
 @pytest.mark.parametrize("decoders", [1, 2])
-def test_nobody_is_passed_for_ever(decoders: int) -> None:
-    """However many sharers come, the first one waits for so many of them and no more."""
+def test_nobody_is_passed_for_ever(decoders: int, urgent: bool) -> None:
+    """However many sharers come, the first one waits for so many of them and no more; runs somebody waits for change nothing."""
     ours = dealer(decoders, slots=2)
     numbers = itertools.count()
     for _ in range(3 * decoders):
@@ -207,9 +208,18 @@ def test_nobody_is_passed_for_ever(decoders: int) -> None:
     while (1_000, 0) not in running and (1_000, 1) not in running:
         passed += 1
         assert passed <= 3 * 2 * decoders
+        if urgent:  # goes first, and is done at once
+            ours.add(begin(run := next(numbers), [9, 9], lane=INTERACTIVE))
+            last, number = running.popleft()
+            ours.ended(number, last)
+            [(first, place), *others] = dealt(ours)
+            assert first == run
+            ours.ended(place, run)
+            running += others
+        else:
+            last, number = running.popleft()
+            ours.ended(number, last)
         ours.add(begin(next(numbers), [7] * 200))
-        run, number = running.popleft()
-        ours.ended(number, run)
         running += dealt(ours)
 
 

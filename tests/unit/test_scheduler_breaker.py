@@ -80,6 +80,12 @@ def test_an_engine_that_others_could_have_judged_is_trusted_when_they_are_gone()
     assert not final.quarantined
     assert not again.alone(0.0)
     assert not final.alone(0.0)
+    for kind in (AGAIN, FINAL):  # the last probe decides
+        again.failed_again(kind, "5xx", 0.0)
+        assert again.alone(0.0) == (kind == FINAL)
+    assert any(final.bad(FINAL, "500", 0.0, alone=False) for _ in range(5))
+    assert final.lost(1.0, 1)
+    assert not final.alone(1.0)
 
 
 def test_no_rows_then_a_few_then_all() -> None:
@@ -104,7 +110,7 @@ def test_pauses_double_up_to_half_a_minute() -> None:
     for _ in range(8):
         pauses.append(tried.until - now)
         now = tried.until
-        tried.failed_again("500", now)
+        tried.failed_again(AGAIN, "500", now)
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     tried.close(now)
     assert any(tried.bad(AGAIN, "500", now + 10, alone=False) for _ in range(5))
@@ -131,7 +137,7 @@ def test_rows_of_probes_are_spared_until_pauses_are_long() -> None:
     spared = []
     for _ in range(7):
         spared.append(tried.lenient)
-        tried.failed_again("500", tried.until)
+        tried.failed_again(AGAIN, "500", tried.until)
     assert spared == [True] * 5 + [False] * 2
     assert not breaker().lenient
 
