@@ -20,7 +20,14 @@ from mesh import PROCESSES, TERMINAL, Mesh, chat_row, jsonl
 
 __all__ = ["Client", "Ledger", "Watcher", "Weather"]
 
-_ORDER = {"validating": 0, "in_progress": 1, "finalizing": 2, "cancelling": 2} | dict.fromkeys(TERMINAL, 9)
+_AFTER = {
+    "validating": ("in_progress", "finalizing", "cancelling", *TERMINAL),
+    "in_progress": ("finalizing", "cancelling", *TERMINAL),
+    "finalizing": ("completed", "expired"),
+    "cancelling": ("cancelled",),
+} | dict.fromkeys(TERMINAL, ())
+"""What may be seen next, however long the look before was ago."""
+_TIMES = ("created_at", "expires_at", "in_progress_at", "finalizing_at", "cancelling_at")
 _AWAY = (500, 502, 503, 504)
 
 
@@ -47,21 +54,21 @@ class Ledger:
 
     def look(self, batch: dict[str, Any]) -> None:
         """Compare a batch with what was seen of it before."""
-        old, status = self.seen.get(batch["id"]), batch["status"]
-        files = batch["output_file_id"] or batch["error_file_id"]
-        done = sum(batch["request_counts"][name] for name in ("completed", "failed"))
+        old, status, counts = self.seen.get(batch["id"]), batch["status"], batch["request_counts"]
         if old is not None:
-            before = sum(old["request_counts"][name] for name in ("completed", "failed"))
             if old["status"] in TERMINAL and batch != old:
                 self.problems.append(("a terminal batch changed", old, batch))
-            if _ORDER[status] < _ORDER[old["status"]]:
-                self.problems.append(("a status went back", old, batch))
-            if done < before:
+            if status != old["status"] and status not in _AFTER[old["status"]]:
+                self.problems.append(("a status that can't follow", old, batch))
+            if any(counts[name] < number for name, number in old["request_counts"].items()):
                 self.problems.append(("counts went back", old, batch))
-        if status in TERMINAL and done and not files:
-            self.problems.append(("no files", batch))
-        if status not in TERMINAL and files:
-            self.problems.append(("files before their status", batch))
+            if any(batch[name] != at for name, at in old.items() if name in _TIMES and at is not None):
+                self.problems.append(("a time changed", old, batch))
+        for name, file in (("completed", batch["output_file_id"]), ("failed", batch["error_file_id"])):
+            if (file is not None) != (status in TERMINAL and counts[name] > 0):
+                self.problems.append(("status, counts and files don't go together", name, batch))
+        if status in TERMINAL and status != "failed" and counts["completed"] + counts["failed"] != counts["total"]:
+            self.problems.append(("it ended without all of its rows", batch))
         self.seen[batch["id"]] = batch
 
 
