@@ -3,23 +3,27 @@
     files.log ──full──▶ files.log.1 ──▶ files.log.2 ──▶ … ──▶ removed after `keep`
 
 `haywain up` renames. Its Python processes look once a second whether their file still has its name, and go on in a new one if not:
-so an operator may rename it as well, and nobody's death in between costs a line. Envoy is told by SIGUSR1.
+so an operator may rename it as well, and nobody's death in between costs a line. Envoy is told by SIGUSR1, once it listens to that:
+before, it would die of it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 import stat
 import threading
 import time
 from pathlib import Path
 
-__all__ = ["VARIABLE", "follow", "is_full", "lock", "rotate"]
+__all__ = ["VARIABLE", "follow", "is_full", "listens", "lock", "rotate"]
 
 VARIABLE = "HAYWAIN_LOG_FILE"
 """Where a process that `haywain up` started finds the name of its log."""
 _LOOK_SECONDS = 1.0
+_CAUGHT = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 lock = threading.Lock()
 """Held by who writes a line, so that none is torn between two files."""
 
@@ -30,6 +34,16 @@ def is_full(file: Path, max_bytes: int) -> bool:
         return file.stat().st_size >= max_bytes
     except FileNotFoundError:
         return False
+
+
+def listens(pid: int) -> bool:
+    """Tell whether a process catches the signal by which it is told that its log was renamed; one that is gone doesn't."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return False
+    caught = _CAUGHT.search(status)
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1)
 
 
 def rotate(file: Path, keep: int) -> None:

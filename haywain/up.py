@@ -43,7 +43,6 @@ _STARTS_BEFORE_READY = 5
 _WAITING_SECONDS = 5.0
 _LAST_BYTES = 8_192
 _LOGS_SECONDS = 1.0
-_ENVOY_STARTS_SECONDS = 3.0
 
 
 def command(chosen: Settings) -> int:
@@ -141,7 +140,6 @@ class _Mesh:
         self._settings = chosen
         self._resolved = resolved
         self._processes: dict[str, asyncio.subprocess.Process] = {}
-        self._started: dict[str, float] = {}
         self._stopping = asyncio.Event()
         self._ready = False
 
@@ -196,7 +194,6 @@ class _Mesh:
                 start_new_session=True,
             )
         self._processes[name] = process
-        self._started[name] = asyncio.get_running_loop().time()
         return await process.wait()
 
     def _log(self, name: str) -> Path:
@@ -213,9 +210,8 @@ class _Mesh:
                         self._tell(name)
 
     def _can_be_told(self, name: str) -> bool:
-        """Others than Envoy notice by themselves; one that has just started would die of the signal."""
-        age = asyncio.get_running_loop().time() - self._started.get(name, float("inf"))
-        return name != "envoy" or (age > _ENVOY_STARTS_SECONDS and self._processes[name].returncode is None)
+        """Others than Envoy notice by themselves; an Envoy that has just started, however slowly, would die of the signal."""
+        return name != "envoy" or (name in self._processes and logfiles.listens(self._processes[name].pid))
 
     def _tell(self, name: str) -> None:
         if name == "envoy":

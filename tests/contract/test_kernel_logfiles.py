@@ -88,3 +88,26 @@ def test_no_line_is_lost(log: Path, writer: subprocess.Popen[bytes]) -> None:
     lines = [line for part in parts(log) for line in part.read_text().splitlines()]
     assert turns >= 3
     assert [json.loads(line)["number"] for line in lines[:-1]] == list(range(len(lines) - 1))
+
+
+LISTENER = """
+import signal, sys
+print(1, flush=True)
+sys.stdin.readline()
+signal.signal(signal.SIGUSR1, lambda *_: None)
+print(2, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_who_listens_is_known() -> None:
+    """A process that would die of the signal isn't told, however long ago it was started; nor is one that is gone."""
+    with subprocess.Popen([sys.executable, "-c", LISTENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for listens in (False, True):
+            process.stdout.readline()
+            assert logfiles.listens(process.pid) is listens
+            process.stdin.write(b"go on\n")
+            process.stdin.flush()
+    assert not logfiles.listens(process.pid)

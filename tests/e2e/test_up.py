@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conservation import assert_conserved
+from family import below
 from mesh import PROCESSES, Mesh, chat_row, until
 
 
@@ -203,4 +204,28 @@ def test_logs_have_a_bounded_size(haywain: Path) -> None:
 
         until("Envoy's log is renamed twice", renamed_twice)
         until("each request is logged once", lambda: times() == [1] * len(asked))
+        assert mesh.stop() == 0
+
+
+def test_an_envoy_that_starts_slowly_with_a_full_log(haywain: Path) -> None:
+    """It isn't told before it listens, which would kill it: it comes up, and then goes on in a new log."""
+    with Mesh(haywain).start("--engine", "echo", "--set", "log.max_bytes=500000") as mesh:
+        assert mesh.process is not None
+        folder, supervisor, before = mesh.data / "logs", psutil.Process(mesh.process.pid), mesh.pid("envoy")
+
+        def fill(name: str) -> None:
+            with (folder / f"{name}.log").open("ab") as log:
+                log.write(b"x" * 500_000 + b"\n")
+
+        mesh.kill("envoy")
+        started = until("the next one is started", lambda: [one for one in below(supervisor, "envoy") if one.pid != before])
+        started[0].suspend()
+        fill("envoy")
+        for number in (1, 2):  # each time all logs were looked at, Envoy's after that of files
+            fill("files")
+            until("another log is renamed", lambda number=number: (folder / f"files.log.{number}").exists())
+        started[0].resume()
+        until("its log is renamed", lambda: (folder / "envoy.log.1").exists())
+        assert mesh.ask("GET", "/health").status_code == 200
+        assert mesh.pid("envoy") == started[0].pid
         assert mesh.stop() == 0
