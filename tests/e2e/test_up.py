@@ -225,7 +225,7 @@ def test_an_envoy_that_starts_slowly_with_a_full_log(haywain: Path) -> None:
             fill("files")
             until("another log is renamed", lambda number=number: (folder / f"files.log.{number}").exists())
         started[0].resume()
-        until("its log is renamed", lambda: (folder / "envoy.log.1").exists())
+        until("its log is renamed", (folder / "envoy.log.1").exists)
         assert mesh.ask("GET", "/health").status_code == 200
         assert mesh.pid("envoy") == started[0].pid
         assert mesh.stop() == 0
