@@ -120,6 +120,7 @@ class LlamaCppBackend:
             endpoints=self._preparer.endpoints,
             fields=self._preparer.fields,
             owned_by=self._vocabulary.metadata("general.organization") or "haywain",
+            reuses_prefixes=True,
         )
         description.create_time.FromSeconds(int(self._path.stat().st_mtime))
         return [description]

@@ -216,6 +216,7 @@ class TritonBackend:
             fields=self._preparer.fields,
             create_time=clock.timestamp(float(int(time.time()))),
             owned_by="triton",
+            reuses_prefixes=True,  # vLLM and TensorRT-LLM do
         )
 
 

@@ -134,6 +134,7 @@ class UpstreamBackend:
             fields=sorted(self._settings.fields),
             create_time=clock.timestamp(float(model.created or int(time.time()))),
             owned_by=model.owned_by or "upstream",
+            reuses_prefixes=True,  # most servers do
         )
 
     def _ended(self, sequence_id: int, running: asyncio.Task[pb.SequenceResult]) -> None:

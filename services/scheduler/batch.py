@@ -22,6 +22,7 @@ from services.scheduler.journal import Journal
 from services.scheduler.meter import Meter
 from services.scheduler.rows import ENTRY_BYTES, Input, Lines, Window, unpack_entry
 from services.scheduler.segment import Claimed, Lease, Segment, Tally
+from services.scheduler.sharing import Order, Stretch, Stretches
 
 __all__ = ["Attempt", "Batch", "Held", "Key", "Submission", "Tally"]
 
@@ -81,8 +82,8 @@ class Held:
     """A shard whose lease is ours: the rows of it that wait."""
 
     __slots__ = (
-        "_cursor", "_index", "_returned", "batch", "delta", "end", "epoch", "first", "journal", "lost", "model", "seq", "sequence",
-        "shard", "unrecorded", "waiting", "window",
+        "_index", "_order", "_returned", "_stretches", "batch", "delta", "end", "epoch", "first", "journal", "lost", "model", "seq",
+        "sequence", "shard", "unrecorded", "waiting", "window",
     )  # fmt: skip
 
     def __init__(self, batch: Batch, model: str, claimed: Claimed, journal: Journal) -> None:
@@ -100,9 +101,8 @@ class Held:
         self.lost = False
         self.unrecorded = self.waiting = batch.recorded.count(0, rows.start, rows.stop)
         """Rows without a line on the disk; rows that can be taken."""
-        self._cursor = rows.start
         self._returned: deque[Attempt] = deque()
-        self._index = b""
+        self.load(b"", Order(range(len(rows))))
         self.window = Window()
         """Lines read ahead."""
         terms = batch.submission
@@ -147,28 +147,39 @@ class Held:
         if self.journal is not self.batch.journal:
             self.journal.rest()
 
-    def load(self, index: bytes) -> None:
-        """Give it its part of the batch's index."""
-        self._index = index
+    def load(self, index: bytes, order: Order) -> None:
+        """Give it its part of the batch's index, and the order in which its rows are sent."""
+        self._index, self._order, self._stretches = index, order.rows, Stretches(order)
 
-    def take(self, most: int, room: int) -> list[Attempt]:
-        """Take at most `most` rows whose lines fit `room` bytes; one at least, however long, when any waits."""
+    def take(self, most: int, room: int, engine: str = "") -> list[Attempt]:
+        """Take at most `most` rows whose lines fit `room` bytes; one at least, however long, when any waits.
+
+        They are those that come next for an engine; for engines of no name, in the order.
+        """
         taken: list[Attempt] = []
         while self._returned and len(taken) < most and (room > 0 or not taken):
             taken.append(self._returned.popleft())
             room -= taken[-1].length
-        recorded, index, first, row = self.batch.recorded, self._index, self.first, self._cursor
-        while row < self.end and len(taken) < most and (room > 0 or not taken):
-            if not recorded[row]:
-                offset, length, line = unpack_entry(index, (row - first) * ENTRY_BYTES)
+        while len(taken) < most and (room > 0 or not taken) and (stretch := self._stretches.of(engine)) is not None:
+            room = self._take_along(stretch, taken, most, room)
+        self.waiting = self.waiting - len(taken) if self._stretches else len(self._returned)
+        return taken
+
+    def _take_along(self, stretch: Stretch, taken: list[Attempt], most: int, room: int) -> int:
+        """Take rows from a stretch; gives the room that is left, none when the next one doesn't fit."""
+        recorded, index, order, first, at = self.batch.recorded, self._index, self._order, self.first, stretch.at
+        while at < stretch.end and len(taken) < most and (room > 0 or not taken):
+            place = order[at]
+            if not recorded[first + place]:
+                offset, length, line = unpack_entry(index, place * ENTRY_BYTES)
                 if taken and length > room:
+                    room = 0
                     break
                 room -= length
-                taken.append(Attempt(self, row, offset, length, line))
-            row += 1
-        self._cursor = row
-        self.waiting = self.waiting - len(taken) if row < self.end else len(self._returned)
-        return taken
+                taken.append(Attempt(self, first + place, offset, length, line))
+            at += 1
+        stretch.at = at
+        return room
 
     def give_back(self, attempts: Iterable[Attempt]) -> None:
         """Put rows back in front, to be taken again."""
@@ -251,9 +262,9 @@ class Batch:
         """Count the rows of a model that can be sent at once."""
         return sum(held.waiting for held in self.held.values() if held.model == model)
 
-    def take(self, model: str, most: int, room: int) -> list[Attempt]:
-        """Take rows of a model from one held shard: at most `most`, of `room` bytes in all."""
+    def take(self, model: str, most: int, room: int, engine: str = "") -> list[Attempt]:
+        """Take rows of a model from one held shard: at most `most`, of `room` bytes in all, those that come next for an engine."""
         for held in self.held.values():
             if held.waiting and held.model == model:
-                return held.take(most, room)
+                return held.take(most, room, engine)
         return []

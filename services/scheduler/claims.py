@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from typing import NamedTuple
 
 from haywain import crash, errors, log
-from services.scheduler.batch import Batch, Held
+from services.scheduler.batch import Batch, Held, Key
 from services.scheduler.leases import Leases, Want
 from services.scheduler.ledger import Ledger
 from services.scheduler.rows import read_entries
 from services.scheduler.segment import Claimed
+from services.scheduler.sharing import Order, arranged
 
 __all__ = ["Claims"]
 
@@ -36,6 +37,8 @@ class Claims:
         """Called when rows of a batch and model can be sent, or may be asked for again."""
         self.renewed: Callable[[], None] = lambda: None
         """Called when leases were renewed that had expired."""
+        self.shares: Callable[[Key], bool] = lambda key: False
+        """Tells whether an engine for a key is the faster for getting rows that begin alike one after another."""
 
     def want(self, batch: Batch, model: str, rows: int) -> None:
         """Ask for shards with at least so many rows, if there are any left; asking again changes nothing."""
@@ -70,8 +73,12 @@ class Claims:
         wants = [Want(batch.batch_id, model, most, first=batch.start_time is None) for batch, model, most in live]
         answers = await self._leases.claim(wants)
         crash.point("scheduler:shards-claimed")
-        places = [(batch.index, one.rows) for (batch, _, _), claimed in zip(live, answers, strict=True) for one in claimed]
-        small = all(isinstance(index, bytes) for index, _ in places)
+        places = [
+            _Place(batch, one.rows, self.shares(batch.key(model)))
+            for (batch, model, _), claimed in zip(live, answers, strict=True)
+            for one in claimed
+        ]
+        small = all(isinstance(place.batch.index, bytes) and not place.arrange for place in places)
         indexes = iter(_read(places) if small else await asyncio.to_thread(_read, places))
         for (batch, model, _), claimed in zip(live, answers, strict=True):
             batch.start_time = next((one.start_time for one in claimed if one.start_time), batch.start_time)
@@ -81,14 +88,14 @@ class Claims:
             else:  # others hold what is left; their leases may expire
                 self._later(self._lease_seconds / 3, batch, model)
 
-    async def _hold(self, batch: Batch, model: str, claimed: Claimed, index: bytes) -> bool:
+    async def _hold(self, batch: Batch, model: str, claimed: Claimed, read: tuple[bytes, Order]) -> bool:
         """Take a shard over; False when its results can't be read, which is no other shard's trouble: its lease expires."""
         try:
             held = Held(batch, model, claimed, await self._ledger.hold(batch, claimed))
         except (errors.HaywainError, OSError, ValueError) as error:
             _log.error("shard.not_held", batch_id=batch.batch_id, shard=claimed.shard, error=str(error))
             return False
-        held.load(index)
+        held.load(*read)
         if batch.held.get(claimed.shard) is None:
             batch.queued_shards[model] = max(0, batch.queued_shards.get(model, 0) - 1)
         else:
@@ -134,5 +141,18 @@ class Claims:
         self.changed(batch, model)
 
 
-def _read(places: list[tuple[Path | bytes, range]]) -> list[bytes]:
-    return [read_entries(index, rows) for index, rows in places]
+class _Place(NamedTuple):
+    """A shard's, in the index of its batch; and whether its rows are put in order."""
+
+    batch: Batch
+    rows: range
+    arrange: bool
+
+
+def _read(places: list[_Place]) -> list[tuple[bytes, Order]]:
+    read = []
+    for batch, rows, arrange in places:
+        index = read_entries(batch.index, rows)
+        endpoint = batch.submission.endpoint
+        read.append((index, arranged(batch.input.path, index, endpoint) if arrange else Order(range(len(rows)))))
+    return read

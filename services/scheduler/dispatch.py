@@ -63,7 +63,7 @@ class Dispatcher:
         """Tells whether rows must wait because their results could not be stored."""
         self.pins: Pins | None = None
         """Set where batches keep to one digest of a model."""
-        claims.changed = self.refresh
+        claims.changed, claims.shares = self.refresh, self.links.shares
 
     # -- what waits -----------------------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Dispatcher:
         taken = self._suspected.some(link, self.links, room, now)
         size = min(self._settings.message_bytes, _OUT_BYTES - link.bytes)
         while len(taken) < room and size > 0 and (key := self._next_key(link)) is not None:
-            rows = self._take(key, room - len(taken), size)
+            rows = self._take(key, room - len(taken), size, link.place(key))
             size -= sum(attempt.length for attempt in rows)
             taken += rows
         if not taken and link.looks:
@@ -246,13 +246,13 @@ class Dispatcher:
                 best, found = (lane, self._turn_served.get(key, 0)), key
         return found
 
-    def _take(self, key: Key, room: int, size: int) -> list[Attempt]:
+    def _take(self, key: Key, room: int, size: int, place: str) -> list[Attempt]:
         turns, model = self._turns[key], key[0]
         order = turns.next()
         if order is None:
             return []
         batch = self._batches[order]
-        rows = batch.take(model, room, size)
+        rows = batch.take(model, room, size, place)
         if rows:
             turns.charge(order, len(rows))
             self._served += 1

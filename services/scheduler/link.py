@@ -11,6 +11,7 @@ from services.scheduler.batch import Attempt, Key
 from services.scheduler.breaker import Breaker
 from services.scheduler.calls import Call
 from services.scheduler.results import ResultLines
+from services.scheduler.sharing import MEMBERS
 from services.scheduler.speed import Tokens
 from services.scheduler.stragglers import Pace
 
@@ -86,6 +87,10 @@ class Link:
     def digest(self, model: str) -> str:
         """Tell which version of a model it has."""
         return self._models[model].digest
+
+    def place(self, key: Key) -> str:
+        """Tell under which name it has a place of its own in a shard's order; none where rows have nothing from each other."""
+        return self.engine.engine_id if key[1] in MEMBERS and self._models[key[0]].reuses_prefixes else ""
 
     def give_up_row(self, sequence_id: int) -> Attempt:
         """Cancel a row in flight."""

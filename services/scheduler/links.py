@@ -68,6 +68,10 @@ class Links:
         """Tell whether a link is the right one for a row that may kill it: no other has been more stable."""
         return not link.breaker.shaky or all(other.breaker.shaky for other in self._serving(key))
 
+    def shares(self, key: Key) -> bool:
+        """Tell whether an engine for a key reuses what rows that begin alike have in common."""
+        return any(link.place(key) for link in self._serving(key))
+
     def credits(self, key: Key) -> int:
         """Count what engines for a key would still take."""
         return sum(link.credits for link in self._serving(key) if not link.breaker.quarantined)

@@ -12,6 +12,7 @@ from services.scheduler.meter import Meter
 from services.scheduler.replay import row_prefix
 from services.scheduler.rows import Input, Lines
 from services.scheduler.segment import Claimed
+from services.scheduler.sharing import Order
 
 __all__ = ["make_held"]
 
@@ -32,6 +33,6 @@ def make_held(rows: int, *, length: int = 10, recorded: tuple[int, ...] = ()) ->
         lines=Lines(""), prefix=row_prefix("batch_ab"), meter=Meter(FakeClock()),
     )  # fmt: skip
     held = Held(batch, "m", Claimed(0, range(rows), 1), Journal(Path("none"), 0))
-    held.load(b"".join(_ENTRY.pack(row * length, length, row + 1) for row in range(rows)))
+    held.load(b"".join(_ENTRY.pack(row * length, length, row + 1) for row in range(rows)), Order(range(rows)))
     batch.held[0] = held
     return held

@@ -34,7 +34,7 @@ class Usage(_message.Message):
     def __init__(self, input_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ...) -> None: ...
 
 class ModelDescription(_message.Message):
-    __slots__ = ("model", "aliases", "digest", "context_length", "endpoints", "fields", "deterministic", "create_time", "owned_by")
+    __slots__ = ("model", "aliases", "digest", "context_length", "endpoints", "fields", "deterministic", "create_time", "owned_by", "reuses_prefixes")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class ModelDescription(_message.Message):
     DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     OWNED_BY_FIELD_NUMBER: _ClassVar[int]
+    REUSES_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     model: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
     digest: str
@@ -53,7 +54,8 @@ class ModelDescription(_message.Message):
     deterministic: bool
     create_time: _timestamp_pb2.Timestamp
     owned_by: str
-    def __init__(self, model: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., digest: _Optional[str] = ..., context_length: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., fields: _Optional[_Iterable[str]] = ..., deterministic: _Optional[bool] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., owned_by: _Optional[str] = ...) -> None: ...
+    reuses_prefixes: bool
+    def __init__(self, model: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., digest: _Optional[str] = ..., context_length: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., fields: _Optional[_Iterable[str]] = ..., deterministic: _Optional[bool] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., owned_by: _Optional[str] = ..., reuses_prefixes: _Optional[bool] = ...) -> None: ...
 
 class Engine(_message.Message):
     __slots__ = ("engine_id", "incarnation", "backend", "version", "address", "models", "slots")
