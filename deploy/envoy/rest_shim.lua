@@ -9,7 +9,8 @@ local ANSWER_LOST = '{"error":{"message":"The batch %s was created, but the answ
 local UNKNOWN = '{"error":{"message":"It is not known whether the batch was created: what knows it could not be reached. %s",' ..
   '"type":"server_error","param":null,"code":"outcome_unknown"}}'
 local ASK_AGAIN = "Repeat the request with its Idempotency-Key: the batch is created once, whatever happened."
-local LOOK_FIRST = "Look for it in GET /v1/batches before you create it again; a request with an Idempotency-Key could be repeated."
+local LOOK_FIRST = "Unless it has begun, it is unmade as soon as that is back: look for it in GET /v1/batches ten seconds after that answers, " ..
+  "before you create it again. A request with an Idempotency-Key could be repeated."
 local GET_IT, LEAVE_IT = "Repeat the request with its Idempotency-Key to get it.", "Do not create it again."
 local ANY_HOST, HOSTS = ${any_host}, { ${hosts} }
 local ANY_ORIGIN, ORIGINS = ${any_origin}, { ${origins} }
@@ -55,15 +56,18 @@ end
 
 -- Tell batches that the client of a creation is about to be told that it failed (services/batches/held.py), and get the outcome, the
 -- protobuf bytes of AnswerCreationResponse: nothing was created, or this batch was. The gateway tells of good answers.
-local function answer_creation(handle, id)
+-- When the client is told that nobody knows, batches is told all the same, without waiting, as soon as it is back.
+local PATIENCE_MS, LATER_MS = ${creation_patience_ms}, 3600000
+local function answer_creation(handle, id, later)
   local message = "\10" .. string.char(#id) .. id .. "\16\1"
   local headers = {
     [":method"] = "POST", [":path"] = "/haywain.batches.v1.BatchesService/AnswerCreation", [":authority"] = "batches",
     ["content-type"] = "application/grpc", ["te"] = "trailers",
-    ["x-envoy-retry-on"] = "5xx,reset,connect-failure,refused-stream", ["x-envoy-max-retries"] = "40",
+    ["x-envoy-retry-on"] = "5xx,reset,connect-failure,refused-stream", ["x-envoy-max-retries"] = later and "1000000" or "40",
     ["x-envoy-retry-grpc-on"] = "cancelled,deadline-exceeded,internal,resource-exhausted,unavailable",
   }
-  local _, body = handle:httpCall("answers", headers, "\0\0\0\0" .. string.char(#message) .. message, 10000)
+  local data, timeout = "\0\0\0\0" .. string.char(#message) .. message, later and LATER_MS or math.min(PATIENCE_MS, 10000)
+  local _, body = handle:httpCall("answers", headers, data, timeout, later)
   return body and body:sub(6) or ""
 end
 
@@ -78,13 +82,14 @@ end
 -- Let no client be told that a creation failed before it is certain that there is no batch; batches is waited for. Tells "none", or
 -- "some" and the batch's id, or "unknown" when batches was away for too long.
 local function unmake(handle, id)
-  local give_up = handle:timestamp() + ${creation_patience_ms}
+  local give_up = handle:timestamp() + PATIENCE_MS
   repeat
-    local outcome = answer_creation(handle, id)
+    local outcome = answer_creation(handle, id, false)
     if outcome:sub(1, 2) == "\8\1" then return "none" end
     if outcome:sub(1, 3) == "\8\2\18" then return "some", outcome:sub(5) end
     pause(handle)
   until handle:timestamp() > give_up
+  answer_creation(handle, id, true)
   return "unknown"
 end
 

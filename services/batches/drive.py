@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from haywain import errors, log
 from haywain.clock import Clock
 from haywain.scheduler.v1 import scheduler_pb2
+from services.batches.held import Hearing
 from services.batches.own_files import OwnFiles
 from services.batches.peers import Scheduler
 from services.batches.progress import ProgressBook
@@ -36,8 +37,7 @@ TOGETHER_SECONDS = 0.2
 """While many are open, those to which something happens start off together, so often."""
 FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 5.0
-INTENT_SECONDS = 60.0
-"""A creation that takes longer has died."""
+INTENT_SECONDS = 60.0  # a creation that takes longer has died
 _log = log.get()
 _Act = Callable[[str], Awaitable[Next]]
 
@@ -79,6 +79,7 @@ class Driver:
         self.book = book
         self._poll_seconds = poll_seconds
         self._clock = clock
+        self._hearing = Hearing(poll_seconds, clock)
         self._open: dict[str, _Open] = {}
         # Nothing here holds a batch twice: the bound is the number of open batches.
         self._soon: list[str] = []
@@ -139,8 +140,7 @@ class Driver:
     async def _take_over(self) -> None:
         while True:
             try:
-                await self._store.drop_leases()
-                return
+                return await self._store.drop_leases()
             except errors.HaywainError as error:
                 _log.warning("leases.failed", error=error.message)
                 await asyncio.sleep(self._poll_seconds)
@@ -230,7 +230,7 @@ class Driver:
     async def _claim(self) -> None:
         """Take what nobody drives; notice what another replica cancelled."""
         now = self._clock.now()
-        held = await self._store.claim()
+        held = await self._store.claim(unheard=self._hearing.look())
         if now > self._renewed_at + LEASE_SECONDS / 3:
             held |= await self._store.renew()
             self._renewed_at = now

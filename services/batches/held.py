@@ -7,9 +7,11 @@
 Whoever answers clients (Envoy: deploy/envoy/rest_shim.lua) gives each creation an id, and calls AnswerCreation(failed) before it
 lets a 5xx out, again and again until it is told "nothing"; when it is told "a batch", it lets no 5xx out. Nothing else needs to be
 alive for that: the gateway may be gone, and this service is waited for. Only one who dies without answering tells nothing, and its
-client has no status then. A revocation and the batch's first step are transactions of one database, so one of them comes first.
-A creation that is still under way when its id becomes void finds that in its own transaction; it can't come later, in another life
-of this service, because whoever sent it is answered or dead.
+client has no status then. Who must let a 5xx out without being told, after a minute ("it is not known"), goes on telling: so after
+a time in which nobody could be heard no hold ends by itself before who has something to say could say it (`Hearing`). A revocation
+and the batch's first step are transactions of one database, so one of them comes first. A creation that is still under way when its
+id becomes void finds that in its own transaction; it can't come later, in another life of this service, because whoever sent it is
+answered or dead.
 
 Good answers are told by the gateway (gateway/good_answers.py), but nobody waits for that: when it is lost, the batch begins ten
 seconds later.
@@ -28,14 +30,33 @@ from services.batches.held_store import HeldStore
 from services.batches.own_files import OwnFiles
 from services.batches.record import Record
 
-__all__ = ["HELD_SECONDS", "Held"]
+__all__ = ["HELD_SECONDS", "Hearing", "Held"]
 
 HELD_SECONDS = 10.0
 VOID_SECONDS = 600.0
 """longer than any creation takes"""
+_LOOKS = 3
 _T = TypeVar("_T")
 _Response = batches_pb2.AnswerCreationResponse
 _log = log.get()
+
+
+class Hearing:
+    """Whether what is told of creations could be heard lately: not just after this process began, or stood still."""
+
+    def __init__(self, poll_seconds: float, clock: Clock) -> None:
+        """`look` is called about every `poll_seconds`."""
+        self._clock = clock
+        self._most = 3 * poll_seconds + 2.0
+        self._looked_at = float("-inf")
+        self._looks = 0
+
+    def look(self) -> bool:
+        """Tell whether this is one of several looks with no long pause between them."""
+        now = self._clock.monotonic()
+        self._looks = self._looks + 1 if now - self._looked_at <= self._most else 0
+        self._looked_at = now
+        return self._looks >= _LOOKS
 
 
 class Held:

@@ -230,10 +230,13 @@ class BatchStore:
         """Give up what an earlier life of this replica held, to be claimed anew."""
         await self._database.write(lambda tx: tx.execute("drop_leases", owner=self._owner))
 
-    async def claim(self) -> dict[str, float]:
-        """Lease every unsettled batch that nobody holds; answers ids with the times they expire at."""
+    async def claim(self, *, unheard: bool = True) -> dict[str, float]:
+        """Lease every unsettled batch that nobody drives; answers ids with the times they expire at.
+
+        With `unheard` also those of whose clients nothing was heard for long enough (held.py).
+        """
         now = self._clock.now()
-        lease = {"owner": self._owner, "now": now, "until": now + LEASE_SECONDS}
+        lease = {"owner": self._owner, "now": now, "until": now + LEASE_SECONDS, "held_before": now if unheard else 1.0}
         return {row["batch_id"]: row["expires_at"] for row in await self._database.write(lambda tx: tx.fetch("claim", **lease))}
 
     async def renew(self) -> dict[str, float]:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from batches_peers import Gate
 from batches_seam import Seam, happens, key, live, rows, seam
+from msgspec.structs import replace
 
 from haywain import errors, rpc
 from haywain.batches.v1 import batches_pb2
-from services.batches.held import HELD_SECONDS
+from haywain.clock import FakeClock
+from services.batches.held import HELD_SECONDS, Hearing
 
 __all__ = ["live", "seam"]
 
@@ -93,6 +95,36 @@ async def test_no_answer(live: Seam) -> None:
     live.clock.advance(HELD_SECONDS + 1)
     await live.until(batch.batch_id)
     assert (await answered(live, failed=True)).outcome == Outcome.OUTCOME_BATCH
+
+
+async def test_nobody_could_be_heard(seam: Seam) -> None:
+    """A service that was away for so long lets those speak first who have something to say, and unmakes what they say."""
+    seam.settings = replace(seam.settings, batches=replace(seam.settings.batches, poll_seconds=20.0))
+    async with seam.peers():
+        async with seam.life():
+            batch = await held(seam)
+        seam.clock.advance(HELD_SECONDS + 1)
+        async with seam.life():
+            await seam.submitted((await seam.batch_of(rows(1))).batch_id)  # it has looked what there is to do
+            assert (await answered(seam, failed=True)).outcome == Outcome.OUTCOME_NOTHING
+            with pytest.raises(errors.BatchMissing):
+                await seam.get(batch.batch_id)
+
+
+def test_hearing() -> None:
+    """Some looks in a row, with no long pause between them, are needed; after each such pause anew."""
+    clock = FakeClock()
+    hearing = Hearing(1.0, clock)
+
+    def looks(*pauses: float) -> list[bool]:
+        seen = []
+        for pause in pauses:
+            clock.advance(pause)
+            seen.append(hearing.look())
+        return seen
+
+    assert looks(0, 1, 1, 1, 5) == [False, False, False, True, True]
+    assert looks(5.1, 1, 1, 1) == [False, False, False, True]
 
 
 async def test_a_good_answer_after_a_restart(seam: Seam) -> None:

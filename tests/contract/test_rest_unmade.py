@@ -67,6 +67,35 @@ def test_what_nobody_can_say(data_dir: Path, headers: dict[str, str], again: str
     assert answer.headers["x-should-retry"] == again
 
 
+class Told(batches_pb2_grpc.BatchesServiceServicer):
+    """A batches service that notes of which creations it is told that they failed."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+
+    def AnswerCreation(self, request: batches_pb2.AnswerCreationRequest, context: Any) -> batches_pb2.AnswerCreationResponse:
+        """Note it."""
+        self.failed += [request.request_id] * request.failed
+        return batches_pb2.AnswerCreationResponse(outcome=batches_pb2.AnswerCreationResponse.OUTCOME_NOTHING)
+
+
+@pytest.mark.usefixtures("dying_gateway")
+def test_it_is_told_when_it_is_back(settings: Settings) -> None:
+    """Batches hears of a creation that its client was told nothing certain of as soon as it is there: nobody waits for that."""
+    settings = replace(settings, envoy=EnvoySettings(port=free_port(), creation_patience_seconds=0.5))
+    told = Told()
+    with running(settings) as client:
+        answer = client.post("/v1/batches", json={"input_file_id": "file-x"}, timeout=30)
+        assert answer.json()["error"]["code"] == "outcome_unknown"
+        batches = grpc.server(ThreadPoolExecutor(2))
+        batches_pb2_grpc.add_BatchesServiceServicer_to_server(told, batches)
+        batches.add_insecure_port(settings.address("batches"))
+        batches.start()
+        until("it is told", lambda: told.failed)
+        batches.stop(0)
+    assert len({*told.failed}) == 1
+
+
 class Begun(batches_pb2_grpc.BatchesServiceServicer):
     """A batches service in which the batch of every creation has begun."""
 

@@ -135,3 +135,25 @@ def test_the_gateway_dies_with_the_answer(haywain: Path) -> None:
         assert names() == ["kept"]
         assert_nothing_ran_but(mesh, [kept.json()])
         channel.close()
+
+
+def test_nobody_can_say_what_became_of_it(haywain: Path) -> None:
+    """Batches stands still with the batch, and the gateway dies: the client is told that it isn't known, and it never runs."""
+    patience = ("--set", "envoy.creation_patience_seconds=1")
+    with Mesh(haywain).start("--engine", "echo", *patience) as mesh, ThreadPoolExecutor(1) as pool:
+        file_id = mesh.upload(jsonl([chat_row("one")]))["id"]
+        with paused(mesh, "files"):
+            answer = pool.submit(create, mesh, file_id, "lost")
+            until("batches has begun with it", lambda: intents(mesh))
+            gateway = mesh.pid("gateway")
+            os.kill(gateway, signal.SIGSTOP)
+        made = "select batch_id from batches where held_until > 0"
+        until("it is made", lambda: mesh.sql("batches", made))
+        with paused(mesh, "batches"):
+            os.kill(gateway, signal.SIGKILL)
+            unknown = answer.result()
+            mesh.sql("batches", "update batches set held_until = 1 where held_until > 0")  # it stood still for longer than that
+        assert unknown is not None
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (503, "outcome_unknown")
+        until("it is unmade", lambda: not mesh.sql("batches", "select batch_id from batches"))
+        assert_nothing_ran_but(mesh, [])

@@ -133,7 +133,7 @@ update batches set lease_until = 0 where lease_owner = :owner and settled = 0
 
 -- name: claim
 update batches set lease_owner = :owner, lease_until = :until, held_until = 0
- where settled = 0 and lease_until < :now and held_until < :now
+ where settled = 0 and lease_until < :now and held_until < :held_before
 returning batch_id, expires_at
 
 -- name: renew
