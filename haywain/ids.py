@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 
-__all__ = ["new"]
+__all__ = ["is_one", "new"]
 
 _RANDOM_DIGITS = 16
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _last_ms = 0
 _sequence = 0
 _draws: Iterator[str] = iter(())
@@ -26,6 +28,11 @@ def new(prefix: str) -> str:
     else:  # the clock stands or was set back: borrow from the next millisecond
         _last_ms, _sequence = _last_ms + 1, 0
     return f"{prefix}{_last_ms:012x}{_sequence:04x}{_drawn()}"
+
+
+def is_one(text: str) -> bool:
+    """Tell whether a text that somebody sent could be an id, of whomever's making: it is fit to be a file's name."""
+    return _ID.fullmatch(text) is not None
 
 
 def _drawn() -> str:

@@ -31,7 +31,6 @@ from services.scheduler.dispatch import Dispatcher
 from services.scheduler.entry import Entry
 from services.scheduler.failing import first_failure, first_line
 from services.scheduler.link import Link
-from services.scheduler.probes import check
 from services.scheduler.returns import Returns
 from services.scheduler.speed import Speed
 
@@ -84,11 +83,10 @@ class Engines:
                 self._sweep()
 
     def register(self, engine: engine_pb2.Engine) -> bool:
-        """Take a registration or heartbeat; True when it should be remembered: new, or not told for long.
+        """Take a registration or heartbeat that was checked; True when it should be remembered: new, or not told for long.
 
-        Raises InvalidRequest, Conflict.
+        Raises Conflict.
         """
-        check(engine)
         self.registered.set()
         now = self._clock.monotonic()
         entry = self._entries.get(engine.engine_id)

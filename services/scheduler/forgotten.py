@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
-from haywain import crash, durable, errors
+from haywain import crash, durable, errors, ids
 from services.scheduler.pieces import Piece
 
 __all__ = ["keep", "left_over", "remove", "results"]
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _ORDER = "order.json"
 
 
@@ -33,7 +31,7 @@ def keep(folder: Path, batch_id: str, pieces: Sequence[Piece]) -> None:
 
 def results(folder: Path, batch_id: str) -> list[Piece]:
     """Tell where the results of a forgotten batch are. Blocking; raises BatchMissing."""
-    if _ID.fullmatch(batch_id):
+    if ids.is_one(batch_id):
         path = folder / f"{batch_id}.jsonl"
         with contextlib.suppress(FileNotFoundError):
             return [Piece(str(path), 0, path.stat().st_size, whole=False)]
@@ -47,7 +45,7 @@ def left_over(folder: Path, known: Collection[str], older_than: float) -> list[P
     found = []
     for path in folder.glob("*"):
         batch_id = path.name.removesuffix(".jsonl")
-        ours = _ID.fullmatch(batch_id) and (path.suffix == ".jsonl" or path.is_dir())
+        ours = ids.is_one(batch_id) and (path.suffix == ".jsonl" or path.is_dir())
         with contextlib.suppress(FileNotFoundError):
             if ours and batch_id not in known and path.stat().st_mtime < older_than:
                 found.append(path)

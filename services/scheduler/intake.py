@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from haywain import crash, errors, log
+from haywain import crash, errors, ids, log
 from haywain.blobs import BlobStore
 from haywain.clock import Clock, seconds
 from haywain.engine.v1 import engine_pb2
@@ -26,7 +25,6 @@ from services.scheduler.store import ShardRow, Store, Stored
 
 __all__ = ["Intake"]
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 MISSING = Path("/nonexistent")
 """What a blob that is lost is replaced by."""
 _log = log.get()
@@ -195,7 +193,7 @@ class Intake:
 
 
 def _check(request: pb.SubmitBatchRequest) -> None:
-    if not _ID.fullmatch(request.batch_id):
+    if not ids.is_one(request.batch_id):
         raise errors.InvalidRequest("batch_id is not an id", param="batch_id")
     row = 0
     for shard in request.shards:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
-from haywain import errors
+from haywain import errors, ids
 from haywain.aliases import missing
 from haywain.clock import timestamp
 from haywain.scheduler.v1 import scheduler_pb2 as pb
@@ -18,7 +17,6 @@ from services.scheduler.model_leases import ModelLeases
 __all__ = ["ModelLeaseServicer"]
 
 ModelsOf = Callable[[str], Awaitable[Collection[str]]]
-_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _PAGE, _PAGE_MAX = 20, 100
 _HOLDER_LENGTH = 256
 _PAIRS, _KEY_LENGTH, _VALUE_LENGTH = 16, 64, 512
@@ -86,7 +84,7 @@ class ModelLeaseServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def HandModelLease(self, request: pb.HandModelLeaseRequest, context: Any) -> pb.HandModelLeaseResponse:
         """Hand a lease to a batch."""
-        if not _ID.fullmatch(request.batch_id):
+        if not ids.is_one(request.batch_id):
             raise errors.BatchMissing(f"No batch found with id '{request.batch_id}'.")
         models = await self._models_of(request.batch_id)
         lease = await self._leases.hand(_tenant(request), request.lease_id, request.batch_id, models)

@@ -69,7 +69,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 def unavailable(lease: ModelLease, now: float, tenant: str) -> errors.LeaseUnavailable:
     """Say that somebody else has a model, and until when."""
     left = max(1, math.ceil(lease.expire_time - now))
-    until = datetime.fromtimestamp(lease.expire_time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    until = _utc(lease.expire_time)
     whose = f" by '{lease.holder}'" if lease.holder and lease.tenant == tenant else ""
     message = f"The model '{lease.model}' is leased{whose} until {until}, for {left} more seconds if nobody renews or releases it."
     return errors.LeaseUnavailable(message, param="model", retry_after=left)
@@ -221,10 +221,15 @@ def _active(tx: Transaction, tenant: str, lease_id: str, now: float) -> ModelLea
 def ended(lease: ModelLease, now: float) -> errors.Conflict:
     """Say that a lease is over, how, and since when."""
     state = lease.state(now)
-    at = datetime.fromtimestamp(lease.end_time or lease.expire_time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = _utc(lease.end_time or lease.expire_time)
     how = "has expired" if state == "expired" else "was released"
     message = f"The lease '{lease.lease_id}' of the model '{lease.model}' {how} at {at}."
     return errors.Conflict(message, code=f"lease_{state}", param="lease_id")
+
+
+def _utc(at: float) -> str:
+    """Write a Unix time for a person."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _lease(row: Row) -> ModelLease:

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
-from haywain import crash, errors, log
+from haywain import crash, errors, ids, log
 from haywain.clock import Clock
 from haywain.db import Database
 from haywain.settings import Settings
@@ -34,7 +33,6 @@ _LOOK_SECONDS = 0.5
 _TICK_SECONDS = 0.25
 """The wall clock may be set: its end is not slept towards in one go."""
 _ASK_SECONDS = 0.1
-_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _log = log.get()
 
 
@@ -153,8 +151,8 @@ class ModelLeases:
         Raises LeaseMissing, InvalidRequest when it has no rows of the lease's model, Conflict when the lease is over or another's.
         """
         lease = await self.get(tenant, lease_id)
-        ids = self.names()
-        if models and lease.model not in {ids.get(model, model) for model in models}:
+        meant = self.names()
+        if models and lease.model not in {meant.get(model, model) for model in models}:
             listed = ", ".join(f"'{model}'" for model in sorted(models)[:10])
             message = f"The lease '{lease_id}' is of the model '{lease.model}', but the batch '{batch_id}' is of {listed}."
             raise errors.InvalidRequest(message, code="mismatched_model", param="lease_id")
@@ -179,7 +177,7 @@ class ModelLeases:
 
     async def page(self, tenant: str, *, after: str, size: int) -> list[ModelLease]:
         """Read a page, newest first. Raises NoSuchCursor."""
-        if after and not _ID.fullmatch(after):
+        if after and not ids.is_one(after):
             raise errors.NoSuchCursor(f"No lease found with id '{after}'.", param="after")
         return await self._store.page(tenant, after=after, size=size)
 
@@ -273,6 +271,6 @@ def _rights(leases: dict[str, ModelLease]) -> dict[str, tuple[str, str]]:
 
 
 def _checked(lease_id: str) -> str:
-    if not _ID.fullmatch(lease_id):
+    if not ids.is_one(lease_id):
         raise errors.LeaseMissing(f"No lease found with id '{lease_id}'.", param="lease_id")
     return lease_id

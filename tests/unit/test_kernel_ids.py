@@ -40,3 +40,10 @@ def test_threads_never_make_the_same() -> None:
     with ThreadPoolExecutor(8) as threads:
         made = [made for part in threads.map(lambda _: [ids.new("x") for _ in range(5_000)], range(8)) for made in part]
     assert len(set(made)) == 40_000
+
+
+@pytest.mark.parametrize("text", ["", "-a", "_a", ".", "..", "a/b", "a.b", "a b", "a\n", "ä", "a" * 129])
+def test_what_is_no_id(text: str) -> None:
+    """What could lead out of a folder, hide in it, or be too long a name is no id; what we make is one."""
+    assert not ids.is_one(text)
+    assert ids.is_one(ids.new("batch_"))
