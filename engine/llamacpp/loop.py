@@ -4,7 +4,8 @@ A step admits waiting sequences to free slots, decodes one token of every runnin
 samples, and says what came of it. Sequences come and go between steps; nobody waits for a batch to end.
 
 Where all slots share fewer cells than they could fill, sequences are let in by what is free. When nothing is, what idle slots hold
-goes first; then the youngest sequence pauses: it waits for a slot, evaluates what it said as if it were its prompt, and goes on.
+goes first, the coldest slot's last tokens before others; then the youngest sequence pauses: it waits for a slot, evaluates what it
+said as if it were its prompt, and goes on.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Loop:
         for together in [[sequence] for sequence in decoding] if self._model.layout.exact else [decoding]:
             self._decode(together)
         for sequence, size in shares:
-            self._prefill(sequence, size)
+            if sequence.sits:  # else it paused meanwhile
+                self._prefill(sequence, size)
         events, self._events = self._events, []
         return events
 
@@ -143,14 +145,16 @@ class Loop:
 
     def _has_room(self, needed: int) -> bool:
         """Make room for so many tokens; False when a sequence had to pause for it, after which less is needed."""
-        while self._model.free_cells < needed:
+        while (missing := needed - self._model.free_cells) > 0:
             idle = [slot for slot in self._free if self._held[slot].size]
             if not idle:
                 self._pause_youngest()
                 return False
             coldest = min(idle, key=lambda slot: (self._held[slot].used, slot))
-            self._model.forget(coldest)
-            self._held[coldest].cut(0)
+            held = self._held[coldest]
+            # From its end, where its own tokens are: what it begins with may be of use yet.
+            held.cut(max(0, held.size - max(missing, policy.TILE)))
+            self._model.forget(coldest, held.size)
         return True
 
     def _pause_youngest(self) -> None:
@@ -188,6 +192,7 @@ class Loop:
         return [(sequence, size) for sequence, size in zip(prefilling, sizes, strict=True) if size]
 
     def _decode(self, decoding: list[Sequence]) -> None:
+        decoding = [sequence for sequence in decoding if sequence.sits]
         if not decoding:
             return
         batch = self._model.batch

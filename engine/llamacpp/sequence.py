@@ -99,6 +99,11 @@ class Sequence:
         return taken
 
     @property
+    def sits(self) -> bool:
+        """Whether it has a slot."""
+        return self.slot >= 0
+
+    @property
     def left(self) -> int:
         """Prompt tokens not evaluated yet."""
         return len(self.prompt) - self.evaluated
