@@ -24,7 +24,7 @@ __all__ = ["Held", "Place", "Tokens", "common", "place"]
 
 WORTH_COPYING: Final = 16
 """tokens; copying a KV stream takes as long as evaluating a few"""
-WORTH_WAITING: Final = 24
+WORTH_WAITING: Final = 16
 """tokens; waiting takes some steps, in which other rows go on"""
 WORTH_KEEPING: Final = 48
 """tokens behind a prefix that is taken; where a slot has more, another one takes a copy"""
@@ -115,7 +115,7 @@ def place(
         if size > keep or (size == keep and size and slot in free and best not in free):
             best, keep = slot, size
     for slot, other in coming.items():
-        if slot not in free and policy.reusable(common(prompt, other), len(prompt), len(prompt), layout) - keep >= WORTH_WAITING:
+        if slot not in free and policy.reusable(common(prompt, other), len(prompt), policy.tiled(len(other)), layout) - keep >= WORTH_WAITING:
             return None
     if best in free and held[best].size - keep < WORTH_KEEPING:
         return Place(best, best, keep)

@@ -92,6 +92,22 @@ def test_a_prefix_that_is_coming_is_waited_for() -> None:
     assert place(prompt((1, 270), (6, 20)), slots, {1}, {0: leader}, PLAIN) == Place(1, 0, 256)
 
 
+def test_rows_that_begin_together_wait_a_step_for_a_short_beginning() -> None:
+    """Of short rows with a system prompt of 18 tokens one evaluates it, and the others take it; fewer tokens aren't waited for."""
+    slots = [Held(CONTEXT), Held(CONTEXT)]
+    for flash in (True, False):
+        layout = Layout(flash=flash)
+        assert place(prompt((1, 18), (6, 17)), slots, {1}, {0: prompt((1, 18), (5, 20))}, layout) is None
+        assert place(prompt((1, 12), (6, 17)), slots, {1}, {0: prompt((1, 12), (5, 20))}, layout) == Place(1, 1, 0)
+
+
+def test_only_what_could_be_taken_is_waited_for() -> None:
+    """With flash attention a short prompt takes nothing of large chunks, so it doesn't wait for them either."""
+    slots, leader = [Held(CONTEXT), Held(CONTEXT)], prompt((1, 100), (5, 20))
+    assert place(prompt((1, 30), (6, 20)), slots, {1}, {0: leader}, Layout(flash=True)) == Place(1, 1, 0)
+    assert place(prompt((1, 30), (6, 20)), slots, {1}, {0: leader}, PLAIN) is None
+
+
 def test_of_an_answer_only_fast_layouts_reuse_what_was_generated() -> None:
     """A later turn finds the earlier answer, unless each token must be computed as it would be alone."""
     turn = prompt(HEAD, (5, 20))
