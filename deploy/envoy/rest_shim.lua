@@ -161,6 +161,11 @@ function envoy_on_request(handle)
       ("The request body is too large: %d bytes, the limit is %d bytes."):format(length, limit))
     return
   end
+  -- Without a length or chunks a stream that was cut off looks like a whole one. (Events end in [DONE], files have a length.)
+  if handle:streamInfo():protocol() == "HTTP/1.0" and headers:get(":path"):match("^/v1/batches/[^/]+/results/?$") then
+    handle:respond({ [":status"] = "426" }, "Results are not sent over HTTP/1.0, in which their end could not be told: use HTTP/1.1.")
+    return
+  end
   local encoding = headers:get("content-encoding")
   if encoding and encoding:lower() ~= "identity" then              -- nobody here would undo it
     local name = encoding:sub(1, 100):gsub("[^%w ,.*-]", "?")

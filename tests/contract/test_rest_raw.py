@@ -83,6 +83,28 @@ def test_refused_with_the_envelope(rest_mesh: RestMesh, request_: bytes, status:
     assert headers["x-request-id"]
 
 
+@pytest.mark.parametrize(
+    ("line", "more", "status", "code"),
+    [
+        ("GET /health", "", 200, None),
+        ("GET /health", "host: localhost\r\n", 200, None),
+        ("HEAD /health", "", 200, None),
+        ("GET /v1/files/file-x/content", "", 404, None),
+        ("GET /health", "host: evil.example\r\n", 403, "host_not_allowed"),
+        ("DELETE /v1/files/file-x", "origin: http://evil.example\r\n", 403, "origin_not_allowed"),
+        ("GET /v1/batches/batch_x/results?after_line=1", "", 426, None),
+    ],
+)
+def test_http_1_0(rest_mesh: RestMesh, line: str, more: str, status: int, code: str | None) -> None:
+    """It is spoken, with a Host or without, under the same rules; but what is streamed without a length needs HTTP/1.1."""
+    found, headers, body = _raw(rest_mesh, f"{line} HTTP/1.0\r\n{more}\r\n".encode())
+    assert found == status
+    assert int(headers["content-length"]) == len(body) or line.startswith("HEAD")
+    if status >= 400:
+        error = json.loads(body)["error"]
+        assert (set(error), error["code"]) == ({"message", "type", "param", "code"}, code)
+
+
 def test_request_id_that_is_no_ascii(rest_mesh: RestMesh) -> None:
     """A request id that gRPC could not carry is replaced, and the request goes on."""
     status, headers, _ = _raw(rest_mesh, b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + CLOSE + b"x-request-id: \xc3\xbc\r\n\r\n")
