@@ -46,18 +46,23 @@ def migrate(connection: _Connection, schema: Schema, home: Path) -> None:
     with connection.transaction():
         connection.execute(schema.lock.encode())
         _make(connection, schema, home)
+        _have(connection, schema)
         _clear_marks(connection)
-    know = schema.migrations[-1][0]
     for version, path in schema.migrations:
         with connection.transaction():
             connection.execute(schema.lock.encode())
-            row = connection.execute("select coalesce(max(version), 0) as version from schema_version").fetchone()
-            have = row["version"] if row else 0
-            if have > know:
-                raise newer_schema(schema.where, have, know)
-            if have < version:
+            if _have(connection, schema) < version:
                 connection.execute(path.read_bytes())
                 connection.execute("insert into schema_version values (%s)", [version])
+
+
+def _have(connection: _Connection, schema: Schema) -> int:
+    """Tell the version that the schema has. Raises SettingsError for a newer one, before anything in it is touched."""
+    row = connection.execute("select coalesce(max(version), 0) as version from schema_version").fetchone()
+    have, know = row["version"] if row else 0, schema.migrations[-1][0]
+    if have > know:
+        raise newer_schema(schema.where, have, know)
+    return int(have)
 
 
 def _make(connection: _Connection, schema: Schema, home: Path) -> None:

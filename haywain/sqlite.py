@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -176,16 +176,33 @@ class SqliteDatabase:
             os.posix_fallocate(file.fileno(), 0, _LOG_BYTES)
 
     def _migrate(self) -> None:
-        connection = self._connections[self._writer]
-        connection.execute("create table if not exists schema_version (version integer not null)")
-        (newest,) = connection.execute("select max(version) from schema_version").fetchone()
-        have, know = newest or 0, self._queries.migrations[-1][0]
-        if have > know:
-            raise newer_schema(str(self._file), have, know)
-        for version, path in self._queries.migrations:
-            if version > have:
-                script = path.read_text("utf-8")
-                connection.executescript(f"begin immediate;\n{script}\ninsert into schema_version values ({version});\ncommit;")
+        """Bring the schema up to date, in a transaction that has whoever opens the file at the same time wait."""
+        connection, know = self._connections[self._writer], self._queries.migrations[-1][0]
+
+        def migrate(_: Transaction) -> None:
+            connection.execute("create table if not exists schema_version (version integer not null)")
+            (newest,) = connection.execute("select max(version) from schema_version").fetchone()
+            have = newest or 0
+            if have > know:
+                raise newer_schema(str(self._file), have, know)
+            for version, path in self._queries.migrations:
+                if version > have:
+                    for statement in _statements(path.read_text("utf-8")):
+                        connection.execute(statement)
+                    connection.execute("insert into schema_version values (?)", [version])
+
+        self._transact(self._writer, "begin immediate", migrate)
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Take a script apart; `executescript` would end the transaction that it is to be in. Each statement begins a line."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    yield statement
 
 
 def _outcome(work: _Work, transaction: Transaction) -> _Outcome:

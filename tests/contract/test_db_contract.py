@@ -107,6 +107,22 @@ async def test_migrations_are_applied_in_order(database_url: str, sql: Path, fil
     await database.close()
 
 
+async def test_processes_that_start_together(database_url: str, sql: Path, file: Path) -> None:
+    """Each waits for who is at it, and every migration is applied once, whoever comes first."""
+    first = await open_database(database_url, sql, file)
+    await first.write(lambda tx: tx.execute("add", id="old", size=0))
+    for number in range(2, 6):
+        (sql / "migrations" / f"000{number}_more.sql").write_text("update things set size = size + 1; -- once;\n")
+    together = await asyncio.gather(*(open_database(database_url, sql, file) for _ in range(6)))
+    assert await first.read(lambda tx: [row["size"] for row in tx.fetch("all")]) == [4]
+    for database in (first, *together):
+        await database.close()
+    new = file.with_name("new") / file.name
+    if not database_url:  # also where there is nothing yet, not even a file
+        for database in await asyncio.gather(*(open_database("", sql, new) for _ in range(6))):
+            await database.close()
+
+
 async def test_a_migration_is_whole_or_not_at_all(database_url: str, sql: Path, file: Path) -> None:
     """A migration that fails in the middle leaves the database as it was, and works once mended."""
     await (await open_database(database_url, sql, file)).close()

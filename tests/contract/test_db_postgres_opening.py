@@ -18,11 +18,12 @@ from haywain.settings import DatabaseSettings, Settings, dump, masked
 sql, file, server, url = db_seam.sql, db_seam.file, db_seam.server, db_seam.url
 
 
-async def test_a_newer_schema_is_refused(url: str, sql: Path, file: Path) -> None:
-    """A schema of a newer program is refused in one line with both numbers."""
+async def test_a_newer_schema_is_refused(server: PostgresServer, url: str, sql: Path, file: Path) -> None:
+    """A schema of a newer program is refused in one line with both numbers, whatever else is in it."""
     (sql / "migrations" / "0002_second.sql").write_text("create table more (id text);\n")
     await (await open_database(url, sql, file)).close()
     (sql / "migrations" / "0002_second.sql").unlink()
+    server.sql("drop table things.schema_marks", "test")
     with pytest.raises(errors.SettingsError) as raised:
         await open_database(url, sql, file)
     assert all(word in raised.value.message for word in ("things", "newer", "is 2", "knows 1"))

@@ -259,6 +259,19 @@ async def test_a_taken_address_is_told() -> None:
                 pass
 
 
+async def test_a_served_socket_is_not_taken(data_dir: Path, grpc_add_to_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second server at a Unix socket is refused in one line, and the first goes on; once that has ended, the next may serve."""
+    monkeypatch.setattr("haywain.lockfile._PATIENCE_SECONDS", 0.0)
+    address = f"unix:{data_dir}/peer.sock"
+    for _ in range(2):
+        async with rpc.serving(address, [(Peer(), grpc_add_to_server, "x")], grace_seconds=0), rpc.channel(address) as channel:
+            with pytest.raises(errors.SettingsError, match=f"^another process serves {address} already$"):
+                async with rpc.serving(address, []):
+                    pass
+            stub = files_pb2_grpc.FilesServiceStub(channel)
+            assert (await rpc.call(stub.GetFile, files_pb2.GetFileRequest(file_id="f"), timeout=10)).file.file_id == "f"
+
+
 async def test_large_messages_pass(grpc_stub: Any) -> None:
     """Messages far over gRPC's default of 4 MiB pass."""
 
