@@ -33,6 +33,8 @@ _NOUNS: Final = {
     "object": "an object", "null": "null",
 }  # fmt: skip
 _PARTS: Final = {"array": "elements", "str": "characters", "object": "members"}
+_ANY: Final = "[...]"
+"""how msgspec writes a key of a free-form object, whichever it is"""
 _SHOWN: Final = 100
 """characters of a caller's value that a message repeats"""
 
@@ -106,18 +108,23 @@ def explain(error: Exception, body: bytes, values: Mapping[str, tuple[str, ...]]
     if found := _TYPE.fullmatch(what):
         wanted = " or ".join(_NOUNS.get(name, name) for name in found["wanted"].split(" | ") if name != "null")
         got = _NOUNS.get(found["got"], found["got"])
-        subject = f"'{_short(path)}'" if path else "the request body"
+        field, within, _ = path.partition(_ANY)
+        subject = f"{'a value of ' if within else ''}'{_short(field)}'" if path else "the request body"
         message = f"Invalid type for {subject}: expected {wanted}, but got {got} instead."
-        return InvalidRequest(message, code="invalid_type", param=path)
+        return InvalidRequest(message, code="invalid_type", param=field)
     return _value_error(what, path, body, values)
 
 
 def _value_error(what: str, path: str, body: bytes, values: Mapping[str, tuple[str, ...]]) -> InvalidRequest:
+    path, within, _ = path.partition(_ANY)
     value = _at(body, path)
     if found := _LENGTH.fullmatch(what):
         parts = _PARTS[found["wanted"]]
         return invalid_value(path, f"expected {found['limit']} {parts}, but got {len(value) if value is not None else 'none'}")
     if found := _RANGE.fullmatch(what):
+        if within and isinstance(value, dict):
+            numbers = [number for number in value.values() if isinstance(number, int | float)]
+            value = (max if found["limit"].startswith("<") else min)(numbers, default=None)
         return invalid_value(path, f"expected a value {found['limit']}, but got {_short(str(value))}")
     allowed = values.get(re.sub(r"\[[^\]]*\]", "", path))
     if allowed:

@@ -244,7 +244,7 @@ class Preparer:
         try:
             Grammar(self._vocabulary, grammar).close()
         except BadGrammarError as error:
-            return str(error)
+            return "a definition begins with itself" if "left recursion" in str(error) else str(error)
         return ""
 
 

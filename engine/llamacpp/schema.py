@@ -109,7 +109,9 @@ class _Walk:
         for alone in ("$ref", "anyOf", "oneOf"):
             if alone in kept:
                 _only(kept, {alone}, path)
-                return self._ref(kept[alone], path) if alone == "$ref" else {"anyOf": self._list(kept[alone], path, depth)}
+                if alone == "$ref":
+                    return self._ref(kept[alone], path)
+                return {"anyOf": self._list(kept[alone], f"{path}.{alone}", depth)}
         for fixed in ("const", "enum"):
             if fixed in kept:
                 _only(kept, {fixed, "type"}, path)
@@ -134,9 +136,9 @@ class _Walk:
             return self._array(schema, path, depth)
         if kind == "string":
             return _string(schema, path)
-        if kind not in _TYPES:
-            raise _refusal(f"{path} has none of the types that can be followed")
         _only(schema, {"type"}, path)
+        if kind not in _TYPES:
+            raise _refusal(f"{path} has the type {str(kind)[:50]!r}, which is none of {', '.join(_TYPES)}")
         return {"type": kind}
 
     def _object(self, schema: dict[str, Any], path: str, depth: int) -> dict[str, Any]:
@@ -170,7 +172,7 @@ class _Walk:
 
     def _list(self, schemas: Any, path: str, depth: int) -> list[Any]:
         if not isinstance(schemas, list) or not schemas:
-            raise _refusal(f"{path} has no list of schemas")
+            raise _refusal(f"{path} is not a list of schemas, or has none")
         return [self._copy(schema, f"{path}[{place}]", depth + 1) for place, schema in enumerate(schemas)]
 
 

@@ -187,3 +187,25 @@ async def test_a_model_without_a_template_serves_completions_only() -> None:
         assert "messages" not in model.fields
         assert body(await running.complete("once"))["choices"][0]["text"]
         assert (await running.chat()).error.code == "unsupported_endpoint"
+
+
+async def test_everything_at_once(running: Running) -> None:
+    """A schema, two choices, log-probabilities and a stop string, drawn: streamed it is what it is whole, each choice by itself."""
+    wanted = {
+        "type": "object",
+        "properties": {"name": {"enum": ["\u00c4da", "Bo"]}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+    }
+    asked: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": wanted}}}
+    asked |= {"n": 2, "temperature": 1.0, "seed": 3, "logprobs": True, "top_logprobs": 1, "stop": ['"age"'], "max_tokens": 60}
+    asked |= {"asked": {"deterministic": True}}
+    whole = body(await running.chat(**asked))["choices"]
+    sequence_id = running.begin(stream=True, **asked)
+    await running.ended(sequence_id)
+    for choice in whole:
+        told = [one for chunk in running.results.deltas[sequence_id] for one in chunk["choices"] if one["index"] == choice["index"]]
+        text = choice["message"]["content"]
+        assert "".join(one["delta"].get("content") or "" for one in told) == text
+        assert [one for chunk in told if chunk["logprobs"] for one in chunk["logprobs"]["content"]] == choice["logprobs"]["content"]
+        assert [one["finish_reason"] for one in told if one["finish_reason"]] == [choice["finish_reason"]] == ["stop"]
+        assert any(text.replace(" ", "").replace("\n", "") == f'{{"name":"{name}",' for name in ("\u00c4da", "Bo"))

@@ -18,6 +18,7 @@ from llamacpp_running import ENDPOINT, Results, Running, settings, started
 from engine.llamacpp.backend import LlamaCppBackend, create
 from haywain import openai
 from haywain.engine.v1 import engine_pb2 as pb
+from haywain.metrics import REGISTRY
 
 LANES = (pb.LANE_INTERACTIVE, pb.LANE_EXPEDITED, pb.LANE_STANDARD)
 
@@ -89,6 +90,15 @@ async def test_choices_share_their_prompt(running: Running) -> None:
     again = await running.chat("choose " * 30, n=3, temperature=1.0)
     assert (first.usage.cached_tokens, again.usage.cached_tokens > 100) == (0, True)
     assert first.usage.input_tokens == again.usage.input_tokens < 300
+
+
+async def test_of_choices_one_evaluates_their_prompt() -> None:
+    """A decoder evaluates the prompt of eight choices once: all but its last tokens are cached for the other seven."""
+    async with started(workers=1, slots=8) as running:
+        await running.chat("once " * 40, n=8, temperature=1.0, max_tokens=1)
+        found = {family.name: family for family in REGISTRY.collect()}
+        given, cached = (found[f"haywain_{name}_tokens"].samples[0].value for name in ("prompt", "cached_prompt"))
+        assert cached == 7 * (given / 8 - 2)
 
 
 async def test_a_stream_brings_chunks_then_the_result(running: Running) -> None:

@@ -177,3 +177,22 @@ async def test_whether_answers_reason_follows_from_the_template_or_the_setting()
             assert (message["content"] == "<think><think><think>") != reasons
     with pytest.raises(SettingsError, match=r"engine\.llamacpp\.reasoning is 'maybe'"):
         create(settings(tiny_gguf.tiny_gguf(), reasoning="maybe"))
+
+
+async def test_calls_of_several_choices_are_streamed_apart(running: Running) -> None:
+    """Two drawn choices that must call, with log-probabilities: each streams its own call, and every token is told once."""
+    asked: dict[str, Any] = {"tools": [WEATHER, PLAIN], "tool_choice": "required", "parallel_tool_calls": False}
+    asked |= {"max_tokens": 300, "n": 2, "temperature": 1.0, "seed": 8, "logprobs": True, "asked": {"deterministic": True}}
+    result = await running.chat(**asked)
+    assert result.status_code == 200, result.body
+    whole = json.loads(result.body)["choices"]
+    sequence = running.begin(stream=True, **asked)
+    await running.ended(sequence)
+    for said in whole:
+        told = [one for chunk in running.results.deltas[sequence] for one in chunk["choices"] if one["index"] == said["index"]]
+        (streamed,) = [call for one in told for call in one["delta"].get("tool_calls", [])]
+        (call,) = said["message"]["tool_calls"]
+        assert streamed["function"] == call["function"]
+        tokens = [one for chunk in told if chunk["logprobs"] for one in chunk["logprobs"]["content"]]
+        assert tokens == said["logprobs"]["content"]
+        assert call["function"]["name"] in "".join(one["token"] for one in tokens)
