@@ -64,6 +64,8 @@ class Breaker:
         """When probes may be sent: monotonic; and Unix time, for people."""
         self.times = 0
         """How often it opened."""
+        self.strays = 0
+        """Results and chunks that came for sequences which were not there, or not any more."""
         self.incarnation = ""
         self._recent: deque[int] = deque(maxlen=_RECENT)
         self._level = 0

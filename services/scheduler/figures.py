@@ -97,8 +97,12 @@ def _engines(scheduler: Scheduler) -> list[Metric]:
         ended.add_metric((one.engine.engine_id,), one.ended)
     times = "Times that an engine was quarantined, or tried again in vain."
     quarantines = CounterMetricFamily("haywain_engine_quarantines", times, labels=("engine",))
-    for engine_id, opened in {link.engine.engine_id: link.breaker.times for link in scheduler.dispatcher.links}.items():
-        quarantines.add_metric((engine_id,), opened)
+    strays = CounterMetricFamily(
+        "haywain_engine_strays", "Results and chunks for sequences that it didn't have.", labels=("engine",)
+    )
+    for engine_id, breaker in {link.engine.engine_id: link.breaker for link in scheduler.dispatcher.links}.items():
+        quarantines.add_metric((engine_id,), breaker.times)
+        strays.add_metric((engine_id,), breaker.strays)
     words = {value: name.removeprefix("STATE_").lower() for name, value in pb.EngineStatus.State.items() if value}
     states = {(one.engine.engine_id, word): float(one.state == value) for one in known for value, word in words.items()}
     return [
@@ -111,4 +115,5 @@ def _engines(scheduler: Scheduler) -> list[Metric]:
         figure("haywain_engine_state", "1 for the state that an engine is in.", states, "engine", "state"),
         ended,
         quarantines,
+        strays,
     ]

@@ -51,8 +51,6 @@ class Returns:
         self._recorder = recorder
         self._faults = Faults(clock, dispatcher)
         recorder.retry = self._retry
-        self.stray = 0
-        """Results and chunks for sequences that are not in flight."""
 
     def arrived(self, link: Link, response: engine_pb2.RunResponse) -> None:
         """Take a message in."""
@@ -254,6 +252,6 @@ class Returns:
         asyncio.get_running_loop().call_later(pause, self._dispatcher.again, attempt)
 
     def _stray(self, link: Link, sequence_id: int) -> None:
-        self.stray += 1
-        if self.stray & (self.stray - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
-            _log.warning("result.stray", engine_id=link.engine.engine_id, sequence_id=sequence_id, times=self.stray)
+        link.breaker.strays = times = link.breaker.strays + 1
+        if times & (times - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
+            _log.warning("result.stray", engine_id=link.engine.engine_id, sequence_id=sequence_id, times=times)

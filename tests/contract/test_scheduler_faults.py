@@ -11,6 +11,7 @@ from haywain import errors, rpc
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
+from services.scheduler.figures import figures
 
 
 async def test_rows_of_a_lost_engine_run_elsewhere(settings: Settings) -> None:
@@ -118,7 +119,7 @@ async def test_two_engines_of_one_name_do_not_take_each_others_rows_away(setting
 
 
 async def test_lies_are_ignored(settings: Settings) -> None:
-    """Results for unknown ids, second results and chunks that nobody asked for change nothing."""
+    """Results for unknown ids, second results and chunks that nobody asked for change nothing, and are told of."""
     async with mesh(quick(settings)) as running:
         engine = await with_engine(running)
         engine.respond = lambda _: None
@@ -134,7 +135,8 @@ async def test_lies_are_ignored(settings: Settings) -> None:
         assert progress.counts.completed == 4
         output, error = await running.sealed(batch_id)
         assert (len(output), error) == (4, [])
-        assert running.scheduler._returns.stray == 6
+        (strays,) = [one for one in await figures(running.scheduler)() if one.name == "haywain_engine_strays"]
+        assert [sample.value for sample in strays.samples] == [6]
         assert running.scheduler.dispatcher.links.active == 0
 
 
