@@ -8,10 +8,12 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import tiny_gguf
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from llamacpp_running import decoders
 
 from engine import service
@@ -68,6 +70,39 @@ async def test_rows_run_by_credit_through_the_engine_service(chosen: Settings) -
             await calling.done_writing()
         stopping.set()
     assert not decoders()
+
+
+async def test_the_engine_answers_while_its_decoders_do_not(chosen: Settings) -> None:
+    """With every decoder in the middle of a step that doesn't end, health is told, and what waits is cancelled; later all ends."""
+    stopping = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(service.serve(chosen, stopping))
+        async with rpc.channel(chosen.address("engine")) as channel:
+            await described(engine_pb2_grpc.EngineServiceStub(channel))
+            calling = engine_pb2_grpc.EngineServiceStub(channel).Run()
+            assert (await calling.read()).credits == 8
+            stopped = decoders()
+            for decoder in stopped:
+                assert str(tiny_gguf.tiny_gguf()) in {mapped.path for mapped in decoder.memory_maps()}  # so they share its weights
+                decoder.suspend()
+            # Each decoder has two slots and takes one more, so two rows wait.
+            await calling.write(pb.RunRequest(sequences=[sequence(local_id) for local_id in range(1, 9)]))
+            await calling.write(pb.RunRequest(cancel_sequence_ids=[8]))
+            results = dict[int, int]()
+            async with asyncio.timeout(60):
+                while 8 not in results:
+                    results |= {result.sequence_id: result.status_code for result in (await calling.read()).results}
+                assert results == {8: 499}
+                health: Any = health_pb2_grpc.HealthStub(channel)
+                answer = await health.Check(health_pb2.HealthCheckRequest(service="haywain.engine.v1.EngineService"))
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+                for decoder in stopped:
+                    decoder.resume()
+                while len(results) < 8:
+                    results |= {result.sequence_id: result.status_code for result in (await calling.read()).results}
+            assert results == {8: 499} | dict.fromkeys(range(1, 8), 200)
+            await calling.done_writing()
+        stopping.set()
 
 
 async def test_killing_the_engine_leaves_no_decoder(chosen: Settings, data_dir: Path) -> None:

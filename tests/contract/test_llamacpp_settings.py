@@ -42,6 +42,18 @@ async def test_a_truncated_model_is_a_settings_error_at_start(tmp_path: Path) ->
     assert not decoders()
 
 
+async def test_what_does_not_fit_is_refused_before_anything_starts() -> None:
+    """More decoders than any machine has memory for: one line with what they need, and no process was started."""
+    backend = create(settings(tiny_gguf.tiny_gguf(), workers=100_000))
+    with pytest.raises(
+        SettingsError, match=r"needs \d+ MiB of memory .*, but \d+ MiB are available: lower engine\.llamacpp"
+    ) as raised:
+        await backend.start(Results())
+    assert "\n" not in raised.value.message
+    assert not decoders()
+    await backend.close()
+
+
 def test_slots_and_context_have_sensible_defaults() -> None:
     """Without settings there is a decoder a core, with 16 slots of the model's whole (small) context."""
     backend = create(settings(tiny_gguf.tiny_gguf(), workers=0, slots=0))
