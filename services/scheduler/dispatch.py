@@ -1,10 +1,12 @@
 """Which rows go to which engine, and what comes of them. An engine's pump asks for its next message whenever it has credit.
 
-    room = credits, slots left, message_rows ─▶ calls that wait ─▶ suspects ─▶ rows by policy ─▶ late rows' copies ─▶ a RunRequest
+    room = credits, slots left, message_rows ─▶ calls that wait                                      ─▶ a RunRequest
+                                               else suspects ─▶ rows by policy ─▶ late rows' copies ─▶
 
 A quarantined engine has room for a few probes, when its pause is over.
 
-Everything but reading the lines happens between two awaits, so nothing is taken twice and no credit is used twice.
+Everything but reading the lines happens between two awaits, so nothing is taken twice and no credit is used twice. Rows for which
+there is no room any more when they have been read go back; calls wait for no reading.
 """
 
 from __future__ import annotations
@@ -156,22 +158,20 @@ class Dispatcher:
         """Make the next message for a link, None when there is nothing to say now."""
         request = engine_pb2.RunRequest(cancel_sequence_ids=link.cancels)
         link.cancels.clear()
-        probes = link.breaker.quarantined
         room = self._room(link)
         while room and (call := self._next_call(link)) is not None:
             self._reserve(link, 1)
             self.sender.add_call(link, request, call)
             room -= 1
-        attempts = self._choose(link, room) if room else []
-        if attempts:
+        if room and not request.sequences and (attempts := self._choose(link, room)):
             await self._add_rows(link, request, attempts)
-        if probes and link.breaker.quarantined:  # it may be trusted again since: other probes ended well while lines were read
+        if link.breaker.quarantined:
             link.probes.update(sequence.sequence_id for sequence in request.sequences)
         return request if request.sequences or request.cancel_sequence_ids else None
 
     async def _add_rows(self, link: Link, request: engine_pb2.RunRequest, attempts: list[Attempt]) -> None:
-        reserved = len(request.sequences) + len(attempts)
-        self._reserve(link, len(attempts))
+        reserved = len(attempts)
+        self._reserve(link, reserved)
         others: list[Attempt] = []
         copies = self.stragglers.among(attempts)
         try:
@@ -186,7 +186,7 @@ class Dispatcher:
                 self.stragglers.sent(link, request, copies, attempts)
             unused = reserved - len(request.sequences)
             self._reserve(link, -unused)
-            for attempt in (*attempts, *others):
+            for attempt in reversed((*attempts, *others)):  # each goes in front
                 self.again(attempt)
             if unused:
                 link.wake.set()
@@ -205,9 +205,7 @@ class Dispatcher:
         return others
 
     def _room(self, link: Link) -> int:
-        if link.draining:
-            return 0
-        slots = min(self._settings.slots - self.links.active, link.breaker.room(self._clock.monotonic(), len(link.probes)))
+        slots = min(self._settings.slots - self.links.active, link.room(self._clock.monotonic()))
         if link.slow:
             slots = min(slots, link.engine.slots - link.active)
         return max(0, min(link.credits, slots, self._settings.message_rows))

@@ -77,6 +77,10 @@ class Link:
         """Count those that run: an engine holds the next ones ready, and takes them as slots come free."""
         return min(self.active, self.engine.slots or self.active)
 
+    def room(self, now: float) -> int:
+        """Count the sequences that may be sent, by what is known of its engine."""
+        return 0 if self.draining else self.breaker.room(now, len(self.probes))
+
     def lines(self, model: str) -> ResultLines:
         """Give what builds result lines for a model."""
         found = self._lines.get(model)

@@ -51,7 +51,7 @@ class Sender:
         )
 
     async def add_rows(self, link: Link, request: engine_pb2.RunRequest, attempts: list[Attempt]) -> None:
-        """Add rows, but those that fail, and those that may not be sent any more by now.
+        """Add rows, but those that fail, and those that may not be sent any more by now: none to an engine that is quarantined.
 
         Takes out of `attempts` what is done with: after an exception the rest goes back to the queue. Raises OSError.
         """
@@ -59,7 +59,10 @@ class Sender:
         spans = [[(attempt.offset, attempt.length) for attempt in run] for run in runs]
         kept: list[Attempt] = []
         try:
-            for run, lines in zip(runs, await self._read([run[0].held for run in runs], spans), strict=True):
+            read = await self._read([run[0].held for run in runs], spans)
+            if len(attempts) > link.room(self._clock.monotonic()):
+                return
+            for run, lines in zip(runs, read, strict=True):
                 if isinstance(lines, BaseException):
                     raise lines
                 held = run[0].held

@@ -180,6 +180,38 @@ async def test_rows_for_an_engine_that_is_trusted_meanwhile_are_no_probes(
         dispatcher.links.disconnect(link)
 
 
+@pytest.mark.parametrize("drained", [False, True])
+async def test_rows_that_were_chosen_for_an_engine_that_is_found_to_fail_are_kept_back(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, *, drained: bool
+) -> None:
+    """An engine that is quarantined, or drained, while lines are read for it gets none of them: another one gets them, in order."""
+    async with mesh(quick(settings)) as running:
+        dispatcher = running.scheduler.dispatcher
+        links = [Link(EchoEngine(running.settings.data, name).description) for name in ("e0", "e1")]
+        for link in links:
+            link.ready, link.credits = True, 8
+            dispatcher.links.connect(link)
+        real, chosen = dispatcher.sender._read, []
+
+        async def read(*asked: Any) -> Any:
+            found = await real(*asked)
+            chosen.append(found)
+            links[0].draining = drained
+            for _ in range(0 if drained else 5):
+                links[0].breaker.bad(breaker.AGAIN, "500", running.scheduler._clock.monotonic(), alone=False)
+            return found
+
+        monkeypatch.setattr(dispatcher.sender, "_read", read)
+        await running.submit(lines_of(6))
+        assert await eventually(lambda: dispatcher.message(links[0]), lambda message: message is not None or chosen) is None
+        assert (links[0].credits, links[0].attempts, links[0].probes, dispatcher.links.active) == (8, {}, set(), 0)
+        message = await dispatcher.message(links[1])
+        assert message is not None
+        assert [f"row {row}".encode() in sequence.request for row, sequence in enumerate(message.sequences)] == [True] * 6
+        for link in links:
+            dispatcher.links.disconnect(link)
+
+
 @pytest.mark.usefixtures("brief")
 async def test_an_engine_that_dies_again_and_again_fails_no_row(settings: Settings) -> None:
     """Beside one that works it is quarantined after some losses, and rows that it took with it run at the other one."""
