@@ -129,6 +129,19 @@ async def test_a_start_that_becomes_known_late(store: BatchStore, clock: FakeClo
     assert (cancelled.in_progress_at, cancelled.cancelled_at) == (cancelling_at, cancelling_at + 10)
 
 
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_start_that_was_told_while_it_was_cancelled(store: BatchStore, clock: FakeClock, late: bool) -> None:
+    """It is kept, as what was told is, and not behind the cancellation."""
+    await store.add(record_of(clock, status=Status.IN_PROGRESS), FREE)
+    clock.advance(10)
+    await store.move("batch_1", Status.CANCELLING)
+    started = clock.now() + (5 if late else -5)
+    await store.set_progress({"batch_1": (Counts(9, 0, 0), None, started)})
+    record = await store.find("batch_1")
+    assert record is not None
+    assert record.in_progress_at == min(started, clock.now())
+
+
 async def test_the_first_plan_stays(store: BatchStore, clock: FakeClock) -> None:
     """A second validation doesn't change what may have been submitted."""
     await store.add(record_of(clock), FREE)

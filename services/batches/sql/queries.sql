@@ -112,9 +112,14 @@ update batches set submitted = 1 where batch_id = :batch_id
 update batches set counts = :counts, usage = :usage, rows_left = :rows_left
  where batch_id = :batch_id and status in ('in_progress', 'finalizing', 'cancelling')
 
+-- Somebody may have been told of it who read the record before the status changed.
+
 -- name: set_started
-update batches set in_progress_at = case when :started > created_at then :started else created_at end
- where batch_id = :batch_id and in_progress_at is null and status = 'in_progress'
+update batches
+   set in_progress_at = case when :started < created_at then created_at
+                             when :started > coalesce(finalizing_at, cancelling_at) then coalesce(finalizing_at, cancelling_at)
+                             else :started end
+ where batch_id = :batch_id and in_progress_at is null and status in ('in_progress', 'finalizing', 'cancelling')
 
 -- name: set_adopted
 update batches set adopted = 1 where batch_id = :batch_id
