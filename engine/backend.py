@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from haywain.engine.v1 import engine_pb2 as pb
 
-__all__ = ["Backend", "Emit", "LooksAhead"]
+__all__ = ["Backend", "Counts", "Emit", "LooksAhead"]
 
 
 class Emit(Protocol):
@@ -62,3 +62,12 @@ class LooksAhead(Protocol):
 
     lookahead: int
     """Sequences it takes beyond `slots`."""
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """A backend that knows how busy its model is."""
+
+    @property
+    def load(self) -> pb.Load:
+        """Tell; asked once a second or so, so it only looks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from haywain import errors, log, rpc
@@ -16,14 +17,14 @@ _CALL_SECONDS: Final = 2.0
 _log = log.get()
 
 
-async def register(scheduler: str, engine: pb.Engine) -> NoReturn:
+async def register(scheduler: str, engine: pb.Engine, load: Callable[[], pb.Load | None]) -> NoReturn:
     """Register with the scheduler at this address, and go on doing so as often as it asks; while it is away, 4 times a second."""
-    request = scheduler_pb2.RegisterEngineRequest(engine=engine)
     known: bool | None = None
     refusal = ""
     async with rpc.channel(scheduler, retry_ms=int(_RETRY_SECONDS * 1_000)) as channel:
         stub: Any = scheduler_pb2_grpc.SchedulerServiceStub(channel)
         while True:
+            request = scheduler_pb2.RegisterEngineRequest(engine=engine, load=load())
             try:
                 answer = await rpc.call(stub.RegisterEngine, request, timeout=_CALL_SECONDS, wait=False)
             except errors.HaywainError as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import functools
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from engine import registration, registry, tuned
-from engine.backend import Backend
+from engine.backend import Backend, Counts
 from engine.slots import Slots
 from engine.stream import RunStream
 from haywain import clock, errors, ids, log, rpc
@@ -26,10 +27,11 @@ _log = log.get()
 class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
     """The RPCs. Any number of streams share the slots."""
 
-    def __init__(self, engine: pb.Engine, slots: Slots) -> None:
+    def __init__(self, engine: pb.Engine, slots: Slots, load: Callable[[], pb.Load | None]) -> None:
         """A stream may have twice as many sequences here as there are slots: those that run, and those that run next."""
         self._engine = engine
         self._slots = slots
+        self._load = load
         self._streams: set[RunStream] = set()
         self._no_streams = asyncio.Event()
         self._no_streams.set()
@@ -37,7 +39,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
 
     async def DescribeEngine(self, request: pb.DescribeEngineRequest, context: Any) -> pb.DescribeEngineResponse:
         """Say what is served."""
-        return pb.DescribeEngineResponse(engine=self._engine)
+        return pb.DescribeEngineResponse(engine=self._engine, load=self._load())
 
     async def Run(self, request_iterator: AsyncIterator[pb.RunRequest], context: Any) -> AsyncIterator[pb.RunResponse]:
         """Run what comes, until the caller is done or gone."""
@@ -107,13 +109,14 @@ async def run(backend: Backend, settings: Settings, stopping: asyncio.Event) -> 
             models=models,
             slots=backend.slots,
         )
-        servicer = EngineServicer(engine, slots)
+        load = functools.partial(_load, backend)
+        servicer = EngineServicer(engine, slots, load)
         service = (servicer, engine_pb2_grpc.add_EngineServiceServicer_to_server, "haywain.engine.v1.EngineService")
         async with rpc.serving(address, [service], grace_seconds=0.5) as server:
             _log.info("engine.serving", address=address, backend=backend.name, models=[model.model for model in models])
             async with asyncio.TaskGroup() as group:
                 schedulers = settings.addresses("scheduler")
-                registering = [group.create_task(registration.register(scheduler, engine)) for scheduler in schedulers]
+                registering = [group.create_task(registration.register(scheduler, engine, load)) for scheduler in schedulers]
                 stop = group.create_task(stopping.wait())
                 ends: set[asyncio.Future[Any]] = {stop, slots.death}
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -126,6 +129,10 @@ async def run(backend: Backend, settings: Settings, stopping: asyncio.Event) -> 
             await servicer.drain(_DRAIN_SECONDS)
     finally:
         await backend.close()
+
+
+def _load(backend: Backend) -> pb.Load | None:
+    return backend.load if isinstance(backend, Counts) else None
 
 
 async def _started(backend: Backend, slots: Slots, stopping: asyncio.Event) -> list[pb.ModelDescription] | None:

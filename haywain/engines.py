@@ -146,6 +146,8 @@ def _print(listing: pb.ListEnginesResponse) -> None:
     else:
         console.print(_table(listing.engines))
     for status in listing.engines:
+        if status.HasField("load"):
+            print(_busy(status))
         if status.quarantine_reason:
             print(f"{status.engine.engine_id} is quarantined: {status.quarantine_reason}")
     for name in listing.silent:
@@ -166,6 +168,17 @@ def _table(engines: Sequence[pb.EngineStatus]) -> rich.table.Table:
         state = f"{_state(status)}, slow" if status.slow else _state(status)
         table.add_row(engine.engine_id, state, engine.backend, models, digests, f"{status.active}/{engine.slots}", *rates)
     return table
+
+
+def _busy(status: pb.EngineStatus) -> str:
+    """Tell how busy an engine says it is."""
+    load, engine = status.load, status.engine
+    parts = [f"{engine.engine_id} runs {load.running} of {engine.slots} at a time"]
+    if load.kv_capacity:
+        parts.append(f"{load.kv_used / load.kv_capacity:.0%} of its KV cache is in use")
+    if load.step_seconds:
+        parts.append(f"a step takes {load.step_seconds * 1_000:.3g} ms")
+    return ", ".join(parts)
 
 
 def _json(listing: pb.ListEnginesResponse) -> str:
@@ -189,6 +202,7 @@ def _json(listing: pb.ListEnginesResponse) -> str:
             "prompt_tokens_per_second": round(status.input_tokens_per_second, 1),
             "cached_tokens_per_second": round(status.cached_tokens_per_second, 1),
             "generated_tokens_per_second": round(status.output_tokens_per_second, 1),
+            "load": _load(status),
             "slow": status.slow,
             "quarantine_reason": status.quarantine_reason or None,
             "quarantine_until": seconds(status.quarantine_until_time) if status.HasField("quarantine_until_time") else None,
@@ -196,6 +210,12 @@ def _json(listing: pb.ListEnginesResponse) -> str:
         for status in listing.engines
     ]
     return msgspec.json.format(msgspec.json.encode({"engines": engines, "silent_schedulers": [*listing.silent]})).decode()
+
+
+def _load(status: pb.EngineStatus) -> dict[str, float] | None:
+    load = status.load
+    known = {"running": load.running, "kv_used_cells": load.kv_used, "kv_capacity_cells": load.kv_capacity}
+    return known | {"step_seconds": load.step_seconds} if status.HasField("load") else None
 
 
 def _state(status: pb.EngineStatus) -> str:

@@ -147,6 +147,11 @@ class LlamaCppBackend:
         self._vocabulary.close()
 
     @property
+    def load(self) -> pb.Load:
+        """How busy the decoders are."""
+        return self._pool.load
+
+    @property
     def decoder_pids(self) -> list[int]:
         """Process ids of the decoders that live."""
         return self._pool.pids

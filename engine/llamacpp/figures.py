@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from engine.llamacpp.messages import Ended, Figures
 from engine.llamacpp.tally import STEP_SECONDS
+from haywain.engine.v1 import engine_pb2 as pb
 from haywain.metrics import REGISTRY, figure
 
 __all__ = ["DecoderFigures"]
@@ -72,6 +73,18 @@ class DecoderFigures(Collector):
         """Note that a decoder is gone."""
         self._now[decoder], self._pids[decoder] = None, 0
         self._counts["haywain_decoder_deaths"] += 1
+
+    @property
+    def load(self) -> pb.Load:
+        """Sum up how all of them are now."""
+        living = [now for now in self._now if now is not None]
+        steps = sum(sum(now.steps) for now in living)
+        return pb.Load(
+            running=sum(now.running for now in living),
+            kv_used=sum(now.kv_used for now in living),
+            kv_capacity=len(self._now) * self._cells,
+            step_seconds=sum(now.step_seconds for now in living) / steps if steps else 0.0,
+        )
 
     def collect(self) -> Iterable[Metric]:
         """Tell."""

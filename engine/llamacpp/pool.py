@@ -21,6 +21,7 @@ from engine.llamacpp.figures import DecoderFigures
 from engine.llamacpp.messages import Begin, Cancel, Delta, Ended, Figures, Open, ToDecoder
 from engine.llamacpp.process import DecoderDied, DecoderProcess
 from haywain import log
+from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import SettingsError
 
 __all__ = ["Listener", "Pool"]
@@ -70,7 +71,8 @@ class Pool:
         self._dealer = Dealer(count, wanted.slots, embeds=bool(wanted.pooling))
         self._at: dict[int, _Decoder | None] = {}
         self._keeping: list[asyncio.Task[None]] = []
-        self._figures = DecoderFigures(count, wanted.slots, wanted.cells or wanted.slots * wanted.context_length)
+        cells = 0 if wanted.pooling else wanted.cells or wanted.slots * wanted.context_length
+        self._figures = DecoderFigures(count, wanted.slots, cells)
 
     async def start(self, path: str = "") -> None:
         """Start all of them, with the model in another file if `path` is given.
@@ -99,6 +101,11 @@ class Pool:
     def pids(self) -> list[int]:
         """Process ids of those that live."""
         return [decoder.process.pid for decoder in self._decoders if decoder.process is not None]
+
+    @property
+    def load(self) -> pb.Load:
+        """How busy they are."""
+        return self._figures.load
 
     def submit(self, begins: Iterable[Begin]) -> None:
         """Take runs; never blocks."""

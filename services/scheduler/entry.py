@@ -25,6 +25,8 @@ class Entry:
         self.engine = engine
         self.state: pb.EngineStatus.State = _State.STATE_CONNECTING
         self.seen = self.told = now
+        self.load: engine_pb2.Load | None = None
+        """As it said itself."""
         self.link: Link | None = None
         self.speed: Speed | None = None
         """Of the link."""
@@ -68,6 +70,7 @@ class Entry:
             quarantine_reason=breaker.why if breaker else "",
             quarantine_until_time=timestamp(breaker.until_time) if breaker and quarantined else None,
             slow=link.slow if link else False,
+            load=self.load,
         )
 
     def _state(self, *, quarantined: bool) -> pb.EngineStatus.State:

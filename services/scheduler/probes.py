@@ -39,19 +39,19 @@ def check(engine: engine_pb2.Engine) -> None:
 async def ask(address: str, seconds: float) -> engine_pb2.Engine:
     """Ask what is at an address what it is. Raises Unavailable, InvalidRequest: it is no engine."""
     async with rpc.channel(address) as channel:
-        return await _describe(channel, address, seconds, wait=False)
+        return (await _describe(channel, address, seconds, wait=False)).engine
 
 
-async def _describe(channel: grpc.aio.Channel, address: str, seconds: float, *, wait: bool) -> engine_pb2.Engine:
+async def _describe(channel: grpc.aio.Channel, address: str, seconds: float, *, wait: bool) -> engine_pb2.DescribeEngineResponse:
     """Ask by an open channel; the address is the one that was asked at, whatever the engine says of itself."""
     stub: Any = engine_pb2_grpc.EngineServiceStub(channel)
     try:
-        answer = await stub.DescribeEngine(engine_pb2.DescribeEngineRequest(), timeout=seconds, wait_for_ready=wait)
+        request = engine_pb2.DescribeEngineRequest()
+        answer: engine_pb2.DescribeEngineResponse = await stub.DescribeEngine(request, timeout=seconds, wait_for_ready=wait)
     except grpc.aio.AioRpcError as error:
         raise _refusal(address, seconds, error) from None
-    engine: engine_pb2.Engine = answer.engine
-    engine.address = address
-    return engine
+    answer.engine.address = address
+    return answer
 
 
 def _refusal(address: str, seconds: float, error: grpc.aio.AioRpcError) -> errors.HaywainError:
@@ -70,7 +70,7 @@ def _refusal(address: str, seconds: float, error: grpc.aio.AioRpcError) -> error
 class Probes:
     """A loop for each engine that was added."""
 
-    def __init__(self, heartbeat_ms: int, register: Callable[[engine_pb2.Engine], Awaitable[None]]) -> None:
+    def __init__(self, heartbeat_ms: int, register: Callable[[engine_pb2.Engine, engine_pb2.Load | None], Awaitable[None]]) -> None:
         """What an engine answers is handed to `register`."""
         self._seconds = heartbeat_ms / 1000
         self._register = register
@@ -114,11 +114,12 @@ class Probes:
         async with rpc.channel(address, retry_ms=max(50, int(self._seconds * 1000))) as channel:
             while True:
                 try:
-                    engine = await _describe(channel, address, _MISSED_MAX * self._seconds, wait=True)
+                    answer = await _describe(channel, address, _MISSED_MAX * self._seconds, wait=True)
+                    engine, load = answer.engine, answer.load if answer.HasField("load") else None
                     check(engine)
                     if engine.engine_id != engine_id:
                         raise errors.Conflict(f"what answers at {address} is called '{engine.engine_id}' now")
-                    await self._register(engine)
+                    await self._register(engine, load)
                     told = ""
                 except errors.HaywainError as error:
                     if told != type(error).__name__:  # once, not at each heartbeat

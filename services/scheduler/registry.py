@@ -97,19 +97,22 @@ class Registry:
 
     # -- engines --------------------------------------------------------------------------------------------------------------
 
-    async def register(self, engine: engine_pb2.Engine) -> None:
+    async def register(self, engine: engine_pb2.Engine, load: engine_pb2.Load | None = None) -> None:
         """Take an engine's registration or heartbeat. Raises InvalidRequest, Conflict."""
         check(engine)
         if engine.engine_id not in self._probes.addresses:  # else it is asked, at the address that it was added with
-            await self._take(engine)
+            await self._take(engine, load)
 
-    async def _probed(self, engine: engine_pb2.Engine) -> None:
+    async def _probed(self, engine: engine_pb2.Engine, load: engine_pb2.Load | None) -> None:
         entry = self._engines.find(engine.engine_id)
         if entry is None or not entry.removing or entry.engine.incarnation == engine.incarnation:
-            await self._take(engine)
+            await self._take(engine, load)
 
-    async def _take(self, engine: engine_pb2.Engine) -> None:
-        if self._engines.register(engine):
+    async def _take(self, engine: engine_pb2.Engine, load: engine_pb2.Load | None) -> None:
+        news, entry = self._engines.register(engine), self._engines.find(engine.engine_id)
+        if entry is not None:
+            entry.load = load
+        if news:
             await self._store.put(engine)
 
     async def add(self, address: str) -> pb.EngineStatus:

@@ -111,7 +111,7 @@ class SchedulerServicer(ModelLeaseServicer):
 
     async def RegisterEngine(self, request: pb.RegisterEngineRequest, context: Any) -> pb.RegisterEngineResponse:
         """Take a registration or heartbeat."""
-        await self._scheduler.registry.register(request.engine)
+        await self._scheduler.registry.register(request.engine, request.load if request.HasField("load") else None)
         return pb.RegisterEngineResponse(heartbeat_ms=self._scheduler.settings.heartbeat_ms)
 
     async def DrainEngine(self, request: pb.DrainEngineRequest, context: Any) -> pb.DrainEngineResponse:

@@ -65,6 +65,7 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
         self.held: dict[int, engine_pb2.Sequence] = {}
         self.most = 0
         """Most sequences that were in flight at the same time."""
+        self.load: engine_pb2.Load | None = None
         self.streams = 0
         self.describes = asyncio.Event()
         """Cleared, it doesn't answer when it is asked what it is."""
@@ -92,7 +93,7 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
 
     async def register(self, scheduler: Any) -> None:
         """Register once."""
-        await rpc.call(scheduler.RegisterEngine, pb.RegisterEngineRequest(engine=self.description))
+        await rpc.call(scheduler.RegisterEngine, pb.RegisterEngineRequest(engine=self.description, load=self.load))
 
     async def _beat(self, scheduler: Any) -> None:
         while True:
@@ -118,7 +119,7 @@ class EchoEngine(engine_pb2_grpc.EngineServiceServicer):
     async def DescribeEngine(self, request: engine_pb2.DescribeEngineRequest, context: Any) -> engine_pb2.DescribeEngineResponse:
         """Say what it is, unless it hangs."""
         await self.describes.wait()
-        return engine_pb2.DescribeEngineResponse(engine=self.description)
+        return engine_pb2.DescribeEngineResponse(engine=self.description, load=self.load)
 
     async def Run(self, requests: AsyncIterator[engine_pb2.RunRequest], context: Any) -> AsyncIterator[engine_pb2.RunResponse]:
         """Grant credits, take sequences, send what `respond` says."""

@@ -45,8 +45,8 @@ def test_steps_are_put_in_buckets() -> None:
 
 
 async def _twice(running: Running, prompt: str) -> tuple[int, int]:
-    """Run a prompt two times, one after the other; the tokens that were generated, and those found in a cache."""
-    results = [await running.chat(prompt, max_tokens=5) for _ in range(2)]
+    """Run two prompts that begin alike, one after the other; the tokens that were generated, and those found in a cache."""
+    results = [await running.chat(f"{prompt} {number}", max_tokens=5) for number in range(2)]
     assert [result.status_code for result in results] == [200, 200]
     return sum(result.usage.output_tokens for result in results), sum(result.usage.cached_tokens for result in results)
 
@@ -68,6 +68,9 @@ async def test_tokens_and_steps_are_counted() -> None:
         assert total("haywain_decoder_running") == 0
         assert 0 < total("haywain_kv_used_cells") <= total("haywain_kv_capacity_cells")
         assert total("haywain_decoder_resident_memory_bytes") > 1_000_000
+        load = running.backend.load
+        assert (load.running, load.kv_used) == (0, total("haywain_kv_used_cells"))
+        assert (load.kv_capacity, load.step_seconds > 0) == (total("haywain_kv_capacity_cells"), True)
     assert not told()
 
 

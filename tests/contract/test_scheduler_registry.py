@@ -10,6 +10,7 @@ import pytest
 from scheduler_mesh import EchoEngine, Mesh, answer, eventually, lines_of, mesh, quick, with_engine
 
 from haywain import errors, rpc
+from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
 
@@ -74,6 +75,20 @@ async def test_an_added_engine_is_asked_how_it_is(settings: Settings) -> None:
         await engine.serve()
         assert (await is_(running, "far", READY)).engine.incarnation == "2"
         assert await run(running) == {"far"}
+
+
+async def test_what_an_engine_says_of_its_load_is_listed(settings: Settings) -> None:
+    """Asked or by itself, it tells it with each heartbeat; that is news of the same engine, and its stream goes on."""
+    async with mesh(quick(settings)) as running, served(settings) as engine:
+        near = await with_engine(running)
+        await add(running, engine.address)
+        for engine_id in ("far", "e0"):
+            await is_(running, engine_id, READY)
+        for count in (3, 5):
+            engine.load = near.load = engine_pb2.Load(running=count, kv_used=7, kv_capacity=9)
+            told: Callable[[Any], bool] = lambda found, load=engine.load: all(one.load == load for one in found.values())  # noqa: E731
+            assert len(await eventually(lambda: listed(running), told)) == 2
+        assert (engine.streams, near.streams) == (1, 1)
 
 
 async def test_what_was_added_stays_so_over_restarts(settings: Settings) -> None:

@@ -58,6 +58,7 @@ def test_rates_are_of_the_last_seconds() -> None:
 def test_the_table_is_readable_at_a_hundred_columns(capsys: pytest.CaptureFixture[str]) -> None:
     """A line an engine, all of it within 100 columns; what is wrong stands below."""
     one = status("engine-0", State.STATE_READY, 44, input_tokens_per_second=1234.5, cached_tokens_per_second=600)
+    one.load.CopyFrom(engine_pb2.Load(running=21, kv_used=3_400, kv_capacity=10_000, step_seconds=0.0456))
     two = status("triton-1", State.STATE_QUARANTINED, quarantine_reason="5 of its last 9 rows failed")
     engines._print(pb.ListEnginesResponse(engines=[one, two], silent=["scheduler-2"]))
     lines = capsys.readouterr().out.splitlines()
@@ -66,7 +67,8 @@ def test_the_table_is_readable_at_a_hundred_columns(capsys: pytest.CaptureFixtur
     assert ["engine", "state", "backend", "model", "digest", "active", "in/s", "out/s", "cached"] in rows
     assert ["engine-0", "ready", "llamacpp", "smollm2-135m-instruct", "01234567+f16", "44/22", "1,234", "0", "49%"] in rows
     assert ["triton-1", "quarantined", "llamacpp", "smollm2-135m-instruct", "01234567+f16", "0/22", "0", "0", "-"] in rows
-    assert lines[-2:] == [
+    assert lines[-3:] == [
+        "engine-0 runs 21 of 22 at a time, 34% of its KV cache is in use, a step takes 45.6 ms",
         "triton-1 is quarantined: 5 of its last 9 rows failed",
         "scheduler-2 did not answer: what it has at engines isn't counted",
     ]
@@ -80,5 +82,15 @@ def test_programs_get_json() -> None:
     assert engine["models"] == [
         {"id": "smollm2-135m-instruct", "aliases": ["smol"], "digest": "sha256:0123456789abcdef+f16", "endpoints": []}
     ]
+    assert engine["load"] is None
     known = {"id": "engine-0", "state": "ready", "added": False, "slots": 22, "active": 3, "ended": 7, "slow": False}
     assert {name: engine[name] for name in known} == known
+
+
+def test_programs_get_the_load_that_is_known() -> None:
+    """An engine that counts nothing but what it runs says no more; one without a cache has none to tell of."""
+    counted = status("engine-0", State.STATE_READY)
+    counted.load.CopyFrom(engine_pb2.Load(running=2))
+    (engine,) = json.loads(engines._json(pb.ListEnginesResponse(engines=[counted])))["engines"]
+    assert engine["load"] == {"running": 2, "kv_used_cells": 0, "kv_capacity_cells": 0, "step_seconds": 0.0}
+    assert engines._busy(counted) == "engine-0 runs 2 of 22 at a time"

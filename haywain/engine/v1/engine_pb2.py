@@ -25,37 +25,39 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ehaywain/engine/v1/engine.proto\x12\x11haywain.engine.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"e\n\x05Usage\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\x12\x15\n\routput_tokens\x18\x03 \x01(\x03\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\x03\"\xf0\x01\n\x10ModelDescription\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\x03\x12\x11\n\tendpoints\x18\x05 \x03(\t\x12\x0e\n\x06\x66ields\x18\x06 \x03(\t\x12\x15\n\rdeterministic\x18\x07 \x01(\x08\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08owned_by\x18\t \x01(\t\x12\x17\n\x0freuses_prefixes\x18\n \x01(\x08\"\xa7\x01\n\x06\x45ngine\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x33\n\x06models\x18\x06 \x03(\x0b\x32#.haywain.engine.v1.ModelDescription\x12\r\n\x05slots\x18\x07 \x01(\x05\"\x17\n\x15\x44\x65scribeEngineRequest\"C\n\x16\x44\x65scribeEngineResponse\x12)\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x19.haywain.engine.v1.Engine\"\xec\x01\n\x08Sequence\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x0f\n\x07request\x18\x04 \x01(\x0c\x12,\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x04lane\x18\x06 \x01(\x0e\x32\x17.haywain.engine.v1.Lane\x12\x0e\n\x06stream\x18\x07 \x01(\x08\x12\x0f\n\x07\x61ttempt\x18\x08 \x01(\x05\x12\x15\n\rdeterministic\x18\t \x01(\x08\x12\x0c\n\x04pack\x18\n \x01(\x08\"Y\n\nRunRequest\x12.\n\tsequences\x18\x01 \x03(\x0b\x32\x1b.haywain.engine.v1.Sequence\x12\x1b\n\x13\x63\x61ncel_sequence_ids\x18\x02 \x03(\x04\"=\n\rSequenceError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05param\x18\x03 \x01(\t\"\x84\x02\n\x0eSequenceResult\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x13\n\x0bstatus_code\x18\x02 \x01(\x05\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\'\n\x05usage\x18\x04 \x01(\x0b\x32\x18.haywain.engine.v1.Usage\x12/\n\x05\x65rror\x18\x05 \x01(\x0b\x32 .haywain.engine.v1.SequenceError\x12\x11\n\tretryable\x18\x06 \x01(\x08\x12\x10\n\x08queue_ms\x18\x07 \x01(\x03\x12\x0e\n\x06run_ms\x18\x08 \x01(\x03\x12\x11\n\x04seed\x18\t \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07\x64\x65rived\x18\n \x03(\tB\x07\n\x05_seed\"2\n\rSequenceDelta\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"\x84\x01\n\x0bRunResponse\x12\x32\n\x07results\x18\x01 \x03(\x0b\x32!.haywain.engine.v1.SequenceResult\x12\x30\n\x06\x64\x65ltas\x18\x02 \x03(\x0b\x32 .haywain.engine.v1.SequenceDelta\x12\x0f\n\x07\x63redits\x18\x03 \x01(\x05*Y\n\x04Lane\x12\x14\n\x10LANE_UNSPECIFIED\x10\x00\x12\x14\n\x10LANE_INTERACTIVE\x10\x01\x12\x12\n\x0eLANE_EXPEDITED\x10\x02\x12\x11\n\rLANE_STANDARD\x10\x03\x32\xc0\x01\n\rEngineService\x12\x65\n\x0e\x44\x65scribeEngine\x12(.haywain.engine.v1.DescribeEngineRequest\x1a).haywain.engine.v1.DescribeEngineResponse\x12H\n\x03Run\x12\x1d.haywain.engine.v1.RunRequest\x1a\x1e.haywain.engine.v1.RunResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ehaywain/engine/v1/engine.proto\x12\x11haywain.engine.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"e\n\x05Usage\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\x12\x15\n\routput_tokens\x18\x03 \x01(\x03\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\x03\"\xf0\x01\n\x10ModelDescription\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\x03\x12\x11\n\tendpoints\x18\x05 \x03(\t\x12\x0e\n\x06\x66ields\x18\x06 \x03(\t\x12\x15\n\rdeterministic\x18\x07 \x01(\x08\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08owned_by\x18\t \x01(\t\x12\x17\n\x0freuses_prefixes\x18\n \x01(\x08\"\xa7\x01\n\x06\x45ngine\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x33\n\x06models\x18\x06 \x03(\x0b\x32#.haywain.engine.v1.ModelDescription\x12\r\n\x05slots\x18\x07 \x01(\x05\"S\n\x04Load\x12\x0f\n\x07running\x18\x01 \x01(\x05\x12\x0f\n\x07kv_used\x18\x02 \x01(\x03\x12\x13\n\x0bkv_capacity\x18\x03 \x01(\x03\x12\x14\n\x0cstep_seconds\x18\x04 \x01(\x01\"\x17\n\x15\x44\x65scribeEngineRequest\"j\n\x16\x44\x65scribeEngineResponse\x12)\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x19.haywain.engine.v1.Engine\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.haywain.engine.v1.Load\"\xec\x01\n\x08Sequence\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x0f\n\x07request\x18\x04 \x01(\x0c\x12,\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x04lane\x18\x06 \x01(\x0e\x32\x17.haywain.engine.v1.Lane\x12\x0e\n\x06stream\x18\x07 \x01(\x08\x12\x0f\n\x07\x61ttempt\x18\x08 \x01(\x05\x12\x15\n\rdeterministic\x18\t \x01(\x08\x12\x0c\n\x04pack\x18\n \x01(\x08\"Y\n\nRunRequest\x12.\n\tsequences\x18\x01 \x03(\x0b\x32\x1b.haywain.engine.v1.Sequence\x12\x1b\n\x13\x63\x61ncel_sequence_ids\x18\x02 \x03(\x04\"=\n\rSequenceError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05param\x18\x03 \x01(\t\"\x84\x02\n\x0eSequenceResult\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x13\n\x0bstatus_code\x18\x02 \x01(\x05\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\'\n\x05usage\x18\x04 \x01(\x0b\x32\x18.haywain.engine.v1.Usage\x12/\n\x05\x65rror\x18\x05 \x01(\x0b\x32 .haywain.engine.v1.SequenceError\x12\x11\n\tretryable\x18\x06 \x01(\x08\x12\x10\n\x08queue_ms\x18\x07 \x01(\x03\x12\x0e\n\x06run_ms\x18\x08 \x01(\x03\x12\x11\n\x04seed\x18\t \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07\x64\x65rived\x18\n \x03(\tB\x07\n\x05_seed\"2\n\rSequenceDelta\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"\x84\x01\n\x0bRunResponse\x12\x32\n\x07results\x18\x01 \x03(\x0b\x32!.haywain.engine.v1.SequenceResult\x12\x30\n\x06\x64\x65ltas\x18\x02 \x03(\x0b\x32 .haywain.engine.v1.SequenceDelta\x12\x0f\n\x07\x63redits\x18\x03 \x01(\x05*Y\n\x04Lane\x12\x14\n\x10LANE_UNSPECIFIED\x10\x00\x12\x14\n\x10LANE_INTERACTIVE\x10\x01\x12\x12\n\x0eLANE_EXPEDITED\x10\x02\x12\x11\n\rLANE_STANDARD\x10\x03\x32\xc0\x01\n\rEngineService\x12\x65\n\x0e\x44\x65scribeEngine\x12(.haywain.engine.v1.DescribeEngineRequest\x1a).haywain.engine.v1.DescribeEngineResponse\x12H\n\x03Run\x12\x1d.haywain.engine.v1.RunRequest\x1a\x1e.haywain.engine.v1.RunResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'haywain.engine.v1.engine_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LANE']._serialized_start=1539
-  _globals['_LANE']._serialized_end=1628
+  _globals['_LANE']._serialized_start=1663
+  _globals['_LANE']._serialized_end=1752
   _globals['_USAGE']._serialized_start=86
   _globals['_USAGE']._serialized_end=187
   _globals['_MODELDESCRIPTION']._serialized_start=190
   _globals['_MODELDESCRIPTION']._serialized_end=430
   _globals['_ENGINE']._serialized_start=433
   _globals['_ENGINE']._serialized_end=600
-  _globals['_DESCRIBEENGINEREQUEST']._serialized_start=602
-  _globals['_DESCRIBEENGINEREQUEST']._serialized_end=625
-  _globals['_DESCRIBEENGINERESPONSE']._serialized_start=627
-  _globals['_DESCRIBEENGINERESPONSE']._serialized_end=694
-  _globals['_SEQUENCE']._serialized_start=697
-  _globals['_SEQUENCE']._serialized_end=933
-  _globals['_RUNREQUEST']._serialized_start=935
-  _globals['_RUNREQUEST']._serialized_end=1024
-  _globals['_SEQUENCEERROR']._serialized_start=1026
-  _globals['_SEQUENCEERROR']._serialized_end=1087
-  _globals['_SEQUENCERESULT']._serialized_start=1090
-  _globals['_SEQUENCERESULT']._serialized_end=1350
-  _globals['_SEQUENCEDELTA']._serialized_start=1352
-  _globals['_SEQUENCEDELTA']._serialized_end=1402
-  _globals['_RUNRESPONSE']._serialized_start=1405
-  _globals['_RUNRESPONSE']._serialized_end=1537
-  _globals['_ENGINESERVICE']._serialized_start=1631
-  _globals['_ENGINESERVICE']._serialized_end=1823
+  _globals['_LOAD']._serialized_start=602
+  _globals['_LOAD']._serialized_end=685
+  _globals['_DESCRIBEENGINEREQUEST']._serialized_start=687
+  _globals['_DESCRIBEENGINEREQUEST']._serialized_end=710
+  _globals['_DESCRIBEENGINERESPONSE']._serialized_start=712
+  _globals['_DESCRIBEENGINERESPONSE']._serialized_end=818
+  _globals['_SEQUENCE']._serialized_start=821
+  _globals['_SEQUENCE']._serialized_end=1057
+  _globals['_RUNREQUEST']._serialized_start=1059
+  _globals['_RUNREQUEST']._serialized_end=1148
+  _globals['_SEQUENCEERROR']._serialized_start=1150
+  _globals['_SEQUENCEERROR']._serialized_end=1211
+  _globals['_SEQUENCERESULT']._serialized_start=1214
+  _globals['_SEQUENCERESULT']._serialized_end=1474
+  _globals['_SEQUENCEDELTA']._serialized_start=1476
+  _globals['_SEQUENCEDELTA']._serialized_end=1526
+  _globals['_RUNRESPONSE']._serialized_start=1529
+  _globals['_RUNRESPONSE']._serialized_end=1661
+  _globals['_ENGINESERVICE']._serialized_start=1755
+  _globals['_ENGINESERVICE']._serialized_end=1947
 # @@protoc_insertion_point(module_scope)

@@ -75,15 +75,29 @@ class Engine(_message.Message):
     slots: int
     def __init__(self, engine_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., backend: _Optional[str] = ..., version: _Optional[str] = ..., address: _Optional[str] = ..., models: _Optional[_Iterable[_Union[ModelDescription, _Mapping]]] = ..., slots: _Optional[int] = ...) -> None: ...
 
+class Load(_message.Message):
+    __slots__ = ("running", "kv_used", "kv_capacity", "step_seconds")
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    KV_USED_FIELD_NUMBER: _ClassVar[int]
+    KV_CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    running: int
+    kv_used: int
+    kv_capacity: int
+    step_seconds: float
+    def __init__(self, running: _Optional[int] = ..., kv_used: _Optional[int] = ..., kv_capacity: _Optional[int] = ..., step_seconds: _Optional[float] = ...) -> None: ...
+
 class DescribeEngineRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DescribeEngineResponse(_message.Message):
-    __slots__ = ("engine",)
+    __slots__ = ("engine", "load")
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
     engine: Engine
-    def __init__(self, engine: _Optional[_Union[Engine, _Mapping]] = ...) -> None: ...
+    load: Load
+    def __init__(self, engine: _Optional[_Union[Engine, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Sequence(_message.Message):
     __slots__ = ("sequence_id", "model", "endpoint", "request", "deadline", "lane", "stream", "attempt", "deterministic", "pack")

@@ -242,10 +242,12 @@ class CompleteResponse(_message.Message):
     def __init__(self, delta: _Optional[_Union[_engine_pb2.SequenceDelta, _Mapping]] = ..., result: _Optional[_Union[_engine_pb2.SequenceResult, _Mapping]] = ...) -> None: ...
 
 class RegisterEngineRequest(_message.Message):
-    __slots__ = ("engine",)
+    __slots__ = ("engine", "load")
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
     engine: _engine_pb2.Engine
-    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ...) -> None: ...
+    load: _engine_pb2.Load
+    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., load: _Optional[_Union[_engine_pb2.Load, _Mapping]] = ...) -> None: ...
 
 class RegisterEngineResponse(_message.Message):
     __slots__ = ("heartbeat_ms",)
@@ -294,7 +296,7 @@ class RemoveEngineResponse(_message.Message):
     def __init__(self, engine: _Optional[_Union[EngineStatus, _Mapping]] = ...) -> None: ...
 
 class EngineStatus(_message.Message):
-    __slots__ = ("engine", "state", "active", "credits", "ended", "standing", "input_tokens_per_second", "cached_tokens_per_second", "output_tokens_per_second", "quarantine_reason", "quarantine_until_time", "slow")
+    __slots__ = ("engine", "state", "active", "credits", "ended", "standing", "input_tokens_per_second", "cached_tokens_per_second", "output_tokens_per_second", "quarantine_reason", "quarantine_until_time", "slow", "load")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[EngineStatus.State]
@@ -321,6 +323,7 @@ class EngineStatus(_message.Message):
     QUARANTINE_REASON_FIELD_NUMBER: _ClassVar[int]
     QUARANTINE_UNTIL_TIME_FIELD_NUMBER: _ClassVar[int]
     SLOW_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
     engine: _engine_pb2.Engine
     state: EngineStatus.State
     active: int
@@ -333,7 +336,8 @@ class EngineStatus(_message.Message):
     quarantine_reason: str
     quarantine_until_time: _timestamp_pb2.Timestamp
     slow: bool
-    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., state: _Optional[_Union[EngineStatus.State, str]] = ..., active: _Optional[int] = ..., credits: _Optional[int] = ..., ended: _Optional[int] = ..., standing: _Optional[bool] = ..., input_tokens_per_second: _Optional[float] = ..., cached_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., quarantine_reason: _Optional[str] = ..., quarantine_until_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., slow: _Optional[bool] = ...) -> None: ...
+    load: _engine_pb2.Load
+    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., state: _Optional[_Union[EngineStatus.State, str]] = ..., active: _Optional[int] = ..., credits: _Optional[int] = ..., ended: _Optional[int] = ..., standing: _Optional[bool] = ..., input_tokens_per_second: _Optional[float] = ..., cached_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., quarantine_reason: _Optional[str] = ..., quarantine_until_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., slow: _Optional[bool] = ..., load: _Optional[_Union[_engine_pb2.Load, _Mapping]] = ...) -> None: ...
 
 class ListEnginesRequest(_message.Message):
     __slots__ = ("local",)
