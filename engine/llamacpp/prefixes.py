@@ -6,7 +6,8 @@
              └─ begins like nothing ─────────────────▶ the slot that is missed least, emptied
 
 A slot keeps what it held when its row ends, so a prefix lives on until its slot is needed. Missed least is what was used longest
-ago, but what no other slot holds counts as used later, the more so the longer it is. There are few slots, and comparing two prompts
+ago, but what no other slot holds counts as used later, the longer it is, up to a quarter of the slots: a short beginning that many
+rows have is not to go for long ones that were used once. There are few slots, and comparing two prompts
 takes microseconds, so every slot is looked at. Integers only; the loop does to the model what is decided here.
 """
 
@@ -29,7 +30,7 @@ WORTH_WAITING: Final = 16
 WORTH_KEEPING: Final = 48
 """tokens behind a prefix that is taken; where a slot has more, another one takes a copy"""
 _WORTH_AN_ADMISSION: Final = 16
-"""tokens that only one slot holds, for which it is kept an admission longer"""
+"""tokens that only one slot holds, for which it is kept an admission longer, within bounds"""
 _LOOKED_AT: Final = 16
 """free slots among which the one that is missed least is looked for"""
 
@@ -115,7 +116,8 @@ def place(
         if size > keep or (size == keep and size and slot in free and best not in free):
             best, keep = slot, size
     for slot, other in coming.items():
-        if slot not in free and policy.reusable(common(prompt, other), len(prompt), policy.tiled(len(other)), layout) - keep >= WORTH_WAITING:
+        soon = policy.reusable(common(prompt, other), len(prompt), policy.tiled(len(other)), layout)
+        if slot not in free and soon - keep >= WORTH_WAITING:
             return None
     if best in free and held[best].size - keep < WORTH_KEEPING:
         return Place(best, best, keep)
@@ -131,7 +133,7 @@ def _missed_least(held: list[Held], free: Collection[int]) -> int:
         if not has.size:
             return -1
         elsewhere = max((common(has.tokens, other.tokens) for at, other in enumerate(held) if at != slot), default=0)
-        return has.used + (has.size - elsewhere) // _WORTH_AN_ADMISSION
+        return has.used + min((has.size - elsewhere) // _WORTH_AN_ADMISSION, len(held) // 4)
 
     oldest = sorted(free, key=lambda slot: (held[slot].used, slot))[:_LOOKED_AT]
     return min(oldest, key=missed)

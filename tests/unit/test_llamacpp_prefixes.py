@@ -50,13 +50,30 @@ def test_nothing_in_common_takes_the_slot_used_longest_ago() -> None:
 def test_what_only_one_slot_holds_is_given_away_last() -> None:
     """Of free slots a copy goes before the only one of its kind, and a short prompt before a long one; but not for ever."""
     slots = [held(prompt(HEAD, (5, 20)), used=1), held(prompt(OTHER, (6, 20)), used=3), held(prompt(OTHER, (7, 20)), used=4)]
+    slots += [held(prompt((8 + more, 90)), used=90) for more in range(13)]
     assert place(prompt((4, 50)), slots, {0, 1, 2}, {}, PLAIN) == Place(1, 1, 0)
-    slots[2] = held(prompt((3, 40)), used=5)
+    slots[2] = held(prompt((3, 30)), used=3)
     assert place(prompt((4, 50)), slots, {0, 1, 2}, {}, PLAIN) == Place(2, 2, 0)
-    slots[1].used = slots[2].used = 60
+    slots[1].used = slots[2].used = 6
     assert place(prompt((4, 50)), slots, {0, 1, 2}, {}, PLAIN) == Place(0, 0, 0)
     slots[1] = Held(CONTEXT)
     assert place(prompt((4, 50)), slots, {0, 1, 2}, {}, PLAIN) == Place(1, 1, 0)
+
+
+@given(st.integers(4, 16), st.integers(40, 200), st.integers(30, 700), st.data())
+def test_what_is_hot_stays(count: int, hot: int, cold: int, data: st.DataObject) -> None:
+    """A beginning that comes again before most slots were used is evaluated once, however long what comes in between is."""
+    slots, clock = [Held(CONTEXT) for _ in range(count)], 0
+    gaps = data.draw(st.lists(st.integers(0, count // 2 - 2), min_size=3, max_size=8))
+    for turn, gap in enumerate(gaps):
+        for row in [prompt((1, hot), (1_000 + turn, 30)), *(prompt((2_000 + 100 * turn + more, cold)) for more in range(gap))]:
+            at = place(row, slots, set(range(count)), {}, PLAIN)
+            assert at is not None
+            assert at.keep == (hot if turn and row[0] == prompt((1, 1))[0] else 0)
+            slots[at.slot].become(slots[at.source], at.keep)
+            slots[at.slot].prefilled(row[at.keep :])
+            clock += 1
+            slots[at.slot].used = slots[at.source].used = clock
 
 
 def test_a_free_slot_that_begins_alike_is_cut() -> None:
