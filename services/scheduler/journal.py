@@ -94,6 +94,15 @@ class Journal:
             raise
         self._file = file
 
+    def make_sure(self) -> None:
+        """Sync what was read back, and cut what is behind it: who wrote it may have died before that. Blocking; raises OSError."""
+        self.open()
+        try:
+            os.fdatasync(self._file)
+            durable.sync_folder(self.path.parent)
+        finally:
+            self.close()
+
     def rest(self) -> None:
         """Close the file as soon as nothing waits; it is opened again when a line comes."""
         self.resting = True

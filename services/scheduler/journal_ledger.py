@@ -60,8 +60,10 @@ class JournalLedger:
         for news in found.tail.values():
             tally.add(news)
         tally.completed, tally.failed = found.recorded.count(1), found.recorded.count(2)
-        await self._recover(stored, found)
         journal = Journal(path, found.end)
+        if _size(path) > stored.end_byte:  # else all of it is committed, and so synced
+            await self._thread(journal.make_sure)
+        await self._recover(stored, found)
         journal.committed = found.end
         open_shards: dict[str, int] = {}
         for shard in stored.shards:

@@ -56,6 +56,8 @@ class Disk:
                 assert any(later > at and synced == os.path.dirname(target) for later, synced in syncs), f"{target} can be gone"
         assert made.is_file()
         assert str(made.parent) in [path for _, path in syncs]
+        named = [path.split("\n")[1] for kind, path in self.steps if kind == "rename"]
+        assert str(made) in [path for _, path in syncs] + named, "its bytes can be gone"
 
 
 async def _blob(folder: Path) -> Path:
@@ -79,6 +81,14 @@ async def _journal(folder: Path) -> Path:
     await asyncio.to_thread(journal.write, [b"line\n"])
     journal.close()
     return journal.path
+
+
+async def _read_back(folder: Path) -> Path:
+    path = folder / "batch_a.jsonl"
+    path.write_bytes(b"line\ntor")
+    await asyncio.to_thread(Journal(path, 5).make_sure)
+    assert path.read_bytes() == b"line\n"
+    return path
 
 
 async def _order(folder: Path) -> Path:
@@ -113,7 +123,7 @@ async def _tuned(folder: Path) -> Path:
     return folder / "data" / "engine-tuned.json"
 
 
-@pytest.mark.parametrize("make", [_blob, _published, _journal, _order, _format, _origin, _download, _tuned])
+@pytest.mark.parametrize("make", [_blob, _published, _journal, _read_back, _order, _format, _origin, _download, _tuned])
 async def test_it_is_there_after_a_power_loss(
     make: Callable[[Path], Awaitable[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

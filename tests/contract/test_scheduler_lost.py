@@ -203,6 +203,7 @@ async def test_lines_behind_a_torn_one_are_no_results(settings: Settings) -> Non
     journal.write_bytes(b"".join(lines) + b"\0" * 50 + b"\n" + lines[0].replace(b"_00000000", b"_0000000f", 1))
     async with mesh(quick(settings)) as running:
         assert (await running.progress(batch_id)).counts.completed == 4
+        assert journal.read_bytes() == b"".join(lines)
         await rpc.call(running.stub.StopBatch, pb.StopBatchRequest(batch_id=batch_id, reason=pb.StopBatchRequest.REASON_CANCELLED))
         output, error = await seal(running, batch_id)
         assert (len(output), len(error)) == (4, 16)

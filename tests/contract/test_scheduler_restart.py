@@ -96,6 +96,7 @@ async def test_a_torn_last_line_is_cut_and_its_row_runs_again(settings: Settings
         journal.write_bytes(whole + torn)
         async with mesh(quick(settings)) as running:
             assert (await running.progress(batch_id)).counts.completed == 5
+            assert journal.read_bytes() == whole
             engine = EchoEngine(settings.data)
             await engine.start(running.stub)
             await running.ended(batch_id)
