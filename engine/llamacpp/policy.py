@@ -51,6 +51,8 @@ LAYOUTS = {AUTO: Layout(), "flash": Layout(), "plain": Layout(flash=False), "uni
 """by the name that settings give them; `auto` begins with the first"""
 _SHORT, _LONG = 120, 180
 """tokens a row, on average, below and above which flash attention is the faster, and the slower way"""
+_FEW, _MANY = 3.0, 3.5
+"""times the cells of a row, on average, below and above which the cells of all are looked at faster, and slower than its own"""
 
 
 def layout(now: Layout, sizes: Sequence[int], shared: int, slots: int) -> Layout:
@@ -64,8 +66,9 @@ def layout(now: Layout, sizes: Sequence[int], shared: int, slots: int) -> Layout
     flash = total < (_LONG if now.flash else _SHORT) * len(sizes)
     if flash:
         return Layout(flash=True)
-    # Every row's attention looks at all cells of a unified cache, which pays when most of them are its own.
-    return Layout(flash=False, unified=shared > total * (0.35 if now.unified else 0.5))
+    # Every row's attention looks at all cells of a unified cache, where a cell costs less than in a stream of the row's own.
+    cells = (total - shared) * len(sizes)
+    return Layout(flash=False, unified=cells < total * (_MANY if now.unified else _FEW))
 
 
 def tiled(prompt: int) -> int:

@@ -66,7 +66,7 @@ async def test_a_chat_is_answered(running: Running) -> None:
 
 async def test_many_rows_say_what_each_says_alone(running: Running) -> None:
     """40 rows at once over both decoders equal the same rows one after another."""
-    alone = [content(await running.chat(f"row {n % 20}")) for n in range(20)]
+    alone = [content(await running.chat(f"row {n % 20}", lane=pb.LANE_INTERACTIVE)) for n in range(20)]
     together = await running.ended(*(running.begin(f"row {n % 20}") for n in range(40)))
     assert [content(result) for result in together] == alone * 2
 
@@ -75,7 +75,7 @@ async def test_sharers_evaluate_what_they_share_once_a_decoder() -> None:
     """30 rows with one long beginning report nearly all of it as cached; texts stay the same where no cells are shared."""
     async with started(layout="plain") as running:
         head = "You classify messages. " * 8
-        alone = [content(await running.chat(f"{head} {n}")) for n in range(4)]
+        alone = [content(await running.chat(f"{head} {n}", lane=pb.LANE_INTERACTIVE)) for n in range(4)]
         results = await running.ended(*(running.begin(f"{head} {n}") for n in range(30)))
         assert [content(result) for result in results[:4]] == alone
         cached = [result.usage.cached_tokens for result in results]

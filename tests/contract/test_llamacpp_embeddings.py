@@ -15,6 +15,7 @@ import tiny_gguf
 from llamacpp_running import ENDPOINT, Running, settings, started
 
 from engine.llamacpp.backend import create
+from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import SettingsError
 
 EMBEDDINGS = "/v1/embeddings"
@@ -80,7 +81,7 @@ async def packed_alike(running: Running) -> None:
     """Embed in several companies."""
     together = vectors(await embed(running, TEXTS * 3, asked={"pack": True}))
     backwards = vectors(await embed(running, TEXTS[::-1], asked={"pack": True}))[::-1]
-    alone = np.concatenate([vectors(await embed(running, text)) for text in TEXTS])
+    alone = np.concatenate([vectors(await embed(running, text, lane=pb.LANE_INTERACTIVE)) for text in TEXTS])
     for other in (together[:8], together[8:16], together[16:], backwards):
         assert np.abs(other - alone).max() < 2e-4
         assert (other * alone).sum(axis=1).min() > 0.999999
@@ -95,7 +96,7 @@ async def test_a_text_gives_the_same_bits_in_any_company(running: Running) -> No
     So it is where a row must be deterministic, too, whatever else it may.
     """
     assert running.models[0].deterministic
-    alone = [(await embed(running, text))["data"][0]["embedding"] for text in TEXTS]
+    alone = [(await embed(running, text, lane=pb.LANE_INTERACTIVE))["data"][0]["embedding"] for text in TEXTS]
     ids = [
         running.begin(
             ...,

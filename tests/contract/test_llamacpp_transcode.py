@@ -16,6 +16,7 @@ from engine.llamacpp import transcode, weights
 from engine.llamacpp.backend import create
 from engine.llamacpp.native import library
 from engine.llamacpp.vocabulary import Vocabulary
+from haywain.engine.v1 import engine_pb2 as pb
 from haywain.errors import SettingsError
 from haywain.settings import EngineSettings, LlamaCppSettings
 
@@ -73,12 +74,12 @@ async def test_a_deterministic_engine_says_the_same_beside_anything(cache: Path,
         assert running.models[0].deterministic
         assert running.backend.slots == 6
 
-        def begin(n: int) -> int:
-            return running.begin(f"{'shared ' * (n % 3) * 20}row {n}", temperature=n % 2, seed=n, max_tokens=24)
+        def begin(n: int, lane: pb.Lane = pb.LANE_STANDARD) -> int:
+            return running.begin(f"{'shared ' * (n % 3) * 20}row {n}", lane=lane, temperature=n % 2, seed=n, max_tokens=24)
 
         together = [json.loads(result.body)["choices"] for result in await running.ended(*map(begin, range(24)))]
         for n in range(24):
-            (result,) = await running.ended(begin(n))
+            (result,) = await running.ended(begin(n, pb.LANE_INTERACTIVE))
             assert json.loads(result.body)["choices"] == together[n]
 
 

@@ -86,7 +86,7 @@ def test_the_layout_follows_from_the_rows() -> None:
     for now in (FLASH, PLAIN, UNIFIED):
         assert policy.layout(now, [90] * 16, 0, 16) == FLASH
         assert policy.layout(now, [600] * 16, 0, 16) == PLAIN
-        assert policy.layout(now, [600] * 16, 500 * 15, 16) == UNIFIED
+        assert policy.layout(now, [600] * 16, 540 * 15, 16) == UNIFIED
 
 
 def test_a_layout_stays_where_another_gains_little() -> None:
@@ -95,5 +95,13 @@ def test_a_layout_stays_where_another_gains_little() -> None:
         assert policy.layout(now, [2_000] * 3, 0, 16) == now
     assert policy.layout(FLASH, [150] * 16, 0, 16) == FLASH
     assert policy.layout(PLAIN, [150] * 16, 0, 16) == PLAIN
-    assert policy.layout(UNIFIED, [600] * 16, 250 * 16, 16) == UNIFIED
-    assert policy.layout(PLAIN, [600] * 16, 250 * 16, 16) == PLAIN
+    for now in (PLAIN, UNIFIED):
+        assert policy.layout(now, [600] * 16, 480 * 16, 16) == now
+
+
+def test_rows_of_several_beginnings_have_a_cache_each() -> None:
+    """One long beginning of all 16 rows is looked at best where it lies once; of four beginnings each would look at all."""
+    for now in (PLAIN, UNIFIED):
+        assert policy.layout(now, [462] * 16, 412 * 15, 16) == UNIFIED
+        assert policy.layout(now, [462] * 16, 412 * 12, 16) == PLAIN
+        assert policy.layout(now, [1_660] * 16, 1_612 * 14, 16) == UNIFIED

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from engine.llamacpp.messages import Begin, Delta, Ended, Sampling
-from engine.llamacpp.twins import Twins
+from engine.llamacpp.twins import Remembered, Twins
 
 
 class Pool:
@@ -69,15 +69,51 @@ def begin(run: int, prompt: int = 0, **changes: Any) -> Begin:
 
 
 def test_identical_greedy_runs_are_run_once() -> None:
-    """All are told what the one said; the others' prompts count as cached; the next one that comes later is run again."""
+    """All are told what the one said, those that come when it has ended, too; the others' prompts count as cached."""
     twins, pool, told = made()
     twins.submit([begin(1), begin(2), begin(3, sampling=Sampling(seed=8, top_p=0.5))])
     assert pool.begun == [1]
     pool.end(1)
     assert {(end.text, end.cached_tokens) for end in told.ends.values()} == {("said by 1", 0), ("said by 1", 5)}
     assert told.ends[2].cached_tokens == told.ends[3].cached_tokens == 5
-    twins.submit([begin(4)])
-    assert pool.begun == [4]
+    twins.submit([begin(4, lane=2, sampling=Sampling(seed=9))])
+    assert pool.begun == []
+    assert (told.ends[4].text, told.ends[4].cached_tokens, told.ends[4].run_ms) == ("said by 1", 5, 0)
+
+
+def test_what_nobody_finished_saying_is_run_again() -> None:
+    """Only whole answers are remembered, none that must be exact; and somebody who waits for an answer gets one of his own."""
+    for finish in ("cancelled", "error", "stuck"):
+        twins, pool, _ = made()
+        twins.submit([begin(1)])
+        pool.end(1, finish)
+        twins.submit([begin(2)])
+        assert pool.begun == [2]
+    pool.end(2, "length")
+    twins.submit([begin(3), begin(4, lane=1), begin(5, exact=True), begin(6, prompt=1)])
+    assert pool.begun == [4, 5, 6]
+    pool.end(5)
+    pool.end(4)
+    twins.submit([begin(7, exact=True), begin(8, lane=1)])
+    assert pool.begun == [6, 7, 8]
+
+
+def test_what_was_said_is_remembered_within_bounds() -> None:
+    """Of all that is said the latest is kept, what was asked for again as if it were new; what is too large is not kept at all."""
+    ended = [Ended(run=run, text="x" * 100, finish="stop", output_tokens=3, run_ms=1) for run in range(5)]
+    keys = [bytes([run]) for run in range(5)]
+    remembered = Remembered(1_000)
+    for key, end in zip(keys[:3], ended, strict=False):
+        remembered.add(key, end)
+        remembered.add(key, end)
+    assert remembered.get(keys[0]) == ended[0]
+    remembered.add(keys[3], ended[3])
+    remembered.add(keys[4], Ended(run=4, text="x" * 1_000, finish="stop", output_tokens=3, run_ms=1))
+    remembered.add(keys[0], ended[0])
+    assert [remembered.get(key) for key in keys] == [ended[0], None, *ended[2:4], None]
+    for key, end in zip(keys, ended, strict=True):
+        remembered.add(key, end)
+    assert [remembered.get(key) for key in keys] == [None, None, *ended[2:]]
 
 
 def test_what_may_differ_is_run() -> None:
@@ -102,7 +138,7 @@ def test_a_run_that_others_follow_goes_on_when_it_is_cancelled() -> None:
     twins.cancel([1])
     pool.end(1)
     assert told.ends[3].text == "said by 1"
-    twins.submit([begin(4), begin(5)])
+    twins.submit([begin(4, prompt=1), begin(5, prompt=1)])
     twins.cancel([4, 5])
     assert pool.begun == []
     assert told.ends[5].finish == "cancelled"
@@ -145,7 +181,8 @@ def test_every_run_ends_once() -> None:
             act = chance.random()
             if act < 0.5:
                 runs += 1
-                twins.submit([begin(runs, prompt=chance.randrange(3), lane=chance.choice([1, 3]), stream=chance.random() < 0.1)])
+                prompt = runs // 5 + chance.randrange(3)
+                twins.submit([begin(runs, prompt=prompt, lane=chance.choice([1, 3]), stream=chance.random() < 0.1)])
             elif act < 0.7 and runs:
                 gone = told.ends.keys() | set(told.missing)
                 twins.cancel([run for run in [chance.randint(1, runs)] if run not in gone])
