@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 
 from haywain import errors
@@ -10,7 +11,7 @@ from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from services.scheduler.batch import Key
 
-__all__ = ["Call", "Calls"]
+__all__ = ["Call", "Calls", "quarantined"]
 
 _WAITING_MAX = 1_024
 _WAITING_BYTES_MAX = 64 * 1024 * 1024
@@ -103,3 +104,12 @@ class Calls:
     def wanted(self) -> list[Key]:
         """Tell what engines are waited for."""
         return list(self._waiting)
+
+
+def quarantined(call: Call, wait: float) -> errors.Unavailable:
+    """Say that all engines that could take a call are quarantined, and for how many seconds."""
+    seconds = max(1, math.ceil(wait))
+    message = (
+        f"All engines of the model '{call.request.model}' are quarantined because they failed; the next try is in {seconds} s."
+    )
+    return errors.Unavailable(message, retry_after=seconds)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 from collections.abc import Callable, Sequence
 
 from haywain import errors, log
@@ -22,8 +21,9 @@ from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import SchedulerSettings
 from services.scheduler.batch import Attempt, Batch, Key
-from services.scheduler.calls import Call, Calls
+from services.scheduler.calls import Call, Calls, quarantined
 from services.scheduler.claims import Claims
+from services.scheduler.gate import Passing
 from services.scheduler.link import Link
 from services.scheduler.links import Links
 from services.scheduler.pins import Pins
@@ -54,11 +54,12 @@ class Dispatcher:
         self._turns: dict[Key, Turns] = {}
         self._turn_served: dict[Key, int] = {}
         self._served = 0
-        self._suspected = Suspected(settings.max_losses)
+        self._suspected = Suspected(settings.max_losses, self.sender.lets)
         self.links = Links(clock)
         self.stragglers = Stragglers(settings.straggler_factor, settings.straggler_seconds)
-        self.stragglers.lets = lambda attempt: self.sender.gate.lets(attempt.held.batch.batch_id, attempt.held.model)
+        self.stragglers.lets = self.sender.lets
         self._batches: dict[int, Batch] = {}
+        self._passing = Passing()
         self._orders = itertools.count(1)
         self.calls = Calls()
         self.paused: Callable[[], bool] = lambda: False
@@ -73,13 +74,15 @@ class Dispatcher:
         """Take a batch in."""
         batch.order = batch.order or next(self._orders)
         self._batches[batch.order] = batch
-        for model in batch.queued_shards:
+        self._passing.add(batch)
+        for model in batch.open_models:
             self.refresh(batch, model)
 
     def remove(self, batch: Batch) -> None:
         """Stop sending a batch's rows and cancel those in flight; what their engines still say of them is dropped."""
         order = batch.order
         self._batches.pop(order, None)
+        self._passing.remove(batch)
         for turns in self._turns.values():
             turns.drop(order)
         self.stragglers.forget(batch)
@@ -94,7 +97,11 @@ class Dispatcher:
             return
         turns = self._turns.setdefault(key, Turns())
         claimable = batch.queued_shards.get(model, 0) > 0 and model not in batch.claiming
-        if (not claimable and not batch.ready(model)) or not self.sender.gate.lets(batch.batch_id, model):
+        if not claimable and not batch.ready(model):
+            turns.drop(order)
+            return
+        if not (gate := self.sender.gate).lets(batch.batch_id, model):
+            self._passing.refused(model, gate.holder(model))
             turns.drop(order)
             return
         terms = batch.submission
@@ -102,16 +109,29 @@ class Dispatcher:
         turns.put(order, lane=terms.lane, tenant=terms.tenant, deadline=deadline, sent=batch.accepted + batch.running)
         self.links.wake(key)
 
+    def leased(self) -> set[Batch]:
+        """Look again at the rows of models that others have by now than before; gives their batches."""
+        found = self._passing.concerned(self.sender.gate.holder)
+        for batch, model in found:
+            self.refresh(batch, model)
+        for key in self._suspected.look(self._clock.monotonic()):
+            self.links.wake(key)
+        return {batch for batch, _ in found}
+
     def again(self, attempt: Attempt) -> None:
-        """Put a row back in front of its shard's, unless it is a copy: then the row is at an engine already."""
-        if not self.stragglers.unsent(attempt) and not attempt.held.over:
+        """Put a row back: in front of its shard's, or as the suspect that it is. A copy is dropped: its row is at an engine."""
+        if self.stragglers.unsent(attempt) or attempt.held.over:
+            return
+        if attempt.losses:
+            self.suspect([attempt])
+        else:
             attempt.held.give_back([attempt])
             self.refresh(attempt.held.batch, attempt.held.model)
 
     def call(self, call: Call) -> None:
         """Queue an interactive request. Raises CapacityExceeded; Unavailable while all engines for it are quarantined."""
         if (wait := self.links.waits(call.key)) is not None:
-            raise _quarantined(call, wait)
+            raise quarantined(call, wait)
         if (refusal := self.sender.gate.refusal(call)) is not None:
             raise refusal
         self.calls.add(call)
@@ -121,7 +141,7 @@ class Dispatcher:
         """Fail the calls that only quarantined engines could take now, and have the others take over."""
         for key in self.calls.wanted():
             while (wait := self.links.waits(key)) is not None and (call := self.calls.take(key)) is not None:
-                call.fail(_quarantined(call, wait))
+                call.fail(quarantined(call, wait))
         self.links.wake_all()
 
     def leave(self, call: Call) -> None:
@@ -278,13 +298,3 @@ class Dispatcher:
     def _rested(self, batch: Batch) -> None:
         if not batch.ended and not batch.forgotten:
             self.add(batch)
-            for held in batch.held.values():
-                self.refresh(batch, held.model)
-
-
-def _quarantined(call: Call, wait: float) -> errors.Unavailable:
-    seconds = max(1, math.ceil(wait))
-    message = (
-        f"All engines of the model '{call.request.model}' are quarantined because they failed; the next try is in {seconds} s."
-    )
-    return errors.Unavailable(message, retry_after=seconds)

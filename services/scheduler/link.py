@@ -17,6 +17,9 @@ from services.scheduler.stragglers import Pace
 
 __all__ = ["Link", "names_of"]
 
+_UNKNOWN_SECONDS = 60.0
+"""What rows are said to take at an engine where none has ended."""
+
 
 def names_of(engine: engine_pb2.Engine) -> dict[str, engine_pb2.ModelDescription]:
     """Give the engine's models by every id that means them."""
@@ -80,6 +83,11 @@ class Link:
     def room(self, now: float) -> int:
         """Count the sequences that may be sent, by what is known of its engine."""
         return 0 if self.draining else self.breaker.room(now, len(self.probes))
+
+    def busy(self) -> tuple[float, int]:
+        """Guess for how many seconds its engine is busy with the rows that it has; and tell how many they are."""
+        rounds = -(-len(self.attempts) // max(1, self.engine.slots))
+        return rounds * max((pace.usual() for pace in self.paces.values()), default=_UNKNOWN_SECONDS), len(self.attempts)
 
     def lines(self, model: str) -> ResultLines:
         """Give what builds result lines for a model."""

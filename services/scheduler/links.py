@@ -52,31 +52,32 @@ class Links:
 
     def serves(self, key: Key) -> bool:
         """Tell whether an engine for a key is there, with or without credit."""
-        return any(self._serving(key))
+        return any(self.of(key))
 
     def waits(self, key: Key) -> float | None:
         """Tell in how many seconds the first engine for a key is tried again; None unless there are some, all quarantined."""
         now = self._clock.monotonic()
-        waits = [link.breaker.until - now if link.breaker.quarantined else 0.0 for link in self._serving(key)]
+        waits = [link.breaker.until - now if link.breaker.quarantined else 0.0 for link in self.of(key)]
         return min(waits) if waits and min(waits) > 0 else None
 
     def spare(self, link: Link) -> bool:
         """Tell whether all that an engine serves is served by others that are not quarantined."""
-        return all(any(other is not link and not other.breaker.quarantined for other in self._serving(key)) for key in link.keys)
+        return all(any(other is not link and not other.breaker.quarantined for other in self.of(key)) for key in link.keys)
 
     def may_try(self, link: Link, key: Key) -> bool:
         """Tell whether a link is the right one for a row that may kill it: no other has been more stable."""
-        return not link.breaker.shaky or all(other.breaker.shaky for other in self._serving(key))
+        return not link.breaker.shaky or all(other.breaker.shaky for other in self.of(key))
 
     def shares(self, key: Key) -> bool:
         """Tell whether an engine for a key reuses what rows that begin alike have in common."""
-        return any(link.place(key) for link in self._serving(key))
+        return any(link.place(key) for link in self.of(key))
 
     def credits(self, key: Key) -> int:
         """Count what engines for a key would still take."""
-        return sum(link.credits for link in self._serving(key) if not link.breaker.quarantined)
+        return sum(link.credits for link in self.of(key) if not link.breaker.quarantined)
 
-    def _serving(self, key: Key) -> Iterator[Link]:
+    def of(self, key: Key) -> Iterator[Link]:
+        """Go through those for a key that may be sent something."""
         return (link for link in self._by_key.get(key, ()) if link.ready and not link.draining)
 
     def wake(self, key: Key) -> None:

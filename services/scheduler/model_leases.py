@@ -49,6 +49,8 @@ class ModelLeases:
         self._acknowledged: set[str] = set()
         self._looks = Look(self._look)
         self._looked_at = float("-inf")
+        self._blind = 0
+        """How often what was known had become too old."""
         self._doubtful = False
         """SQL may have something else: nobody knows what became of a change."""
         self._woken = asyncio.Event()
@@ -87,6 +89,11 @@ class ModelLeases:
         if lease is None or (lease.lease_id, lease.tenant) == (call.request.lease_id, call.request.tenant or "default"):
             return None
         return unavailable(lease, self._clock.now(), call.request.tenant or "default")
+
+    def holder(self, model: str) -> object:
+        """Tell who has a model: a lease, and the batch that it was handed to; another answer after a time when nobody knew."""
+        lease = self._of(model) if self._by_model else None
+        return self._blind, lease and (lease.lease_id, lease.batch_id)
 
     def stale(self) -> bool:
         """Tell whether others may have leased something that isn't known here."""
@@ -248,6 +255,7 @@ class ModelLeases:
         began = self._clock.monotonic()
         found = {lease.model: lease for lease in await self._store.live()}
         was_stale, self._looked_at = self.stale(), began  # it may have become so while this one read
+        self._blind += was_stale
         news = _rights(found) != _rights(self._by_model)
         self._by_model, self._doubtful, self._ids = found, False, self.names()
         if news or was_stale:

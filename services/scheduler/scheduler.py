@@ -257,11 +257,8 @@ class Scheduler:
         for call in self.dispatcher.calls.waiting():
             if (refusal := self.model_leases.refusal(call)) is not None:
                 call.fail(refusal)
-        for batch in self.intake.batches.values():
-            if not batch.ended:
-                for model in batch.open_models:
-                    self.dispatcher.refresh(batch, model)
-                self.changes.add(batch.batch_id)
+        for batch in self.dispatcher.leased():
+            self.changes.add(batch.batch_id)
 
     def _gone(self, batch: Batch) -> None:
         self.dispatcher.remove(batch)

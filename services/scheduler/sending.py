@@ -36,6 +36,10 @@ class Sender:
         self.gate: Gate = Open()
         self.aliases = Aliases({})
 
+    def lets(self, attempt: Attempt) -> bool:
+        """Tell whether a row may be sent just now, wherever there is room."""
+        return self.gate.lets(attempt.held.batch.batch_id, attempt.held.model)
+
     def add_call(self, link: Link, request: engine_pb2.RunRequest, call: Call) -> None:
         """Add an interactive request."""
         self._sequence += 1
@@ -67,7 +71,7 @@ class Sender:
                     raise lines
                 held = run[0].held
                 del attempts[: len(run)]
-                if not self.gate.lets(held.batch.batch_id, held.model):
+                if not self.lets(run[0]):
                     kept += run
                 elif not held.over:
                     self._add_lines(link, request, run, lines)

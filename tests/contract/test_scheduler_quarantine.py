@@ -203,7 +203,7 @@ async def test_rows_that_were_chosen_for_an_engine_that_is_found_to_fail_are_kep
 
         monkeypatch.setattr(dispatcher.sender, "_read", read)
         await running.submit(lines_of(6))
-        assert await eventually(lambda: dispatcher.message(links[0]), lambda message: message is not None or chosen) is None
+        assert await eventually(lambda: dispatcher.message(links[0]), lambda message: message is not None or bool(chosen)) is None
         assert (links[0].credits, links[0].attempts, links[0].probes, dispatcher.links.active) == (8, {}, set(), 0)
         message = await dispatcher.message(links[1])
         assert message is not None
