@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from scheduler_mesh import EchoEngine, Mesh, answer, eventually, lines_of, mesh, quick, with_engine
@@ -12,10 +13,14 @@ from haywain import rpc
 from haywain.engine.v1 import engine_pb2
 from haywain.scheduler.v1 import scheduler_pb2 as pb
 from haywain.settings import Settings
+from services.scheduler.batch import Attempt
 from services.scheduler.breaker import FINAL
+from services.scheduler.link import Link
 
 Result = engine_pb2.SequenceResult
 ROWS = 100
+ENOUGH = 8
+"""Rows by which an engine tells what is late."""
 
 
 @pytest.fixture(autouse=True)
@@ -217,8 +222,8 @@ async def test_a_row_that_times_out_at_one_engine_has_time_left_at_the_other(set
         await both.ended(sent=ROWS + 1)
 
 
-async def test_copies_can_be_switched_off(settings: Settings) -> None:
-    """With a factor of 0 a late row is waited for."""
+async def test_copies_can_be_switched_off(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a factor of 0 a late row is waited for, though an idle engine looks for rows and knows how long they take."""
     async with mesh(quick(settings, straggler_seconds=0.0, straggler_factor=0.0)) as running:
         late = await with_engine(running, engine_id="late", slots=1)
         late.respond = lambda sequence: None
@@ -226,6 +231,15 @@ async def test_copies_can_be_switched_off(settings: Settings) -> None:
         await eventually(lambda: len(late.held), lambda held: held == 1)
         fast = await with_engine(running, engine_id="fast")
         await eventually(lambda: running.progress(batch_id), lambda progress: progress.counts.completed == ROWS - 1)
+        stragglers, looks = running.scheduler.dispatcher.stragglers, []
+        pick = stragglers.pick
+
+        def look(link: Link, *terms: Any) -> list[Attempt]:
+            looks.append((link.engine.engine_id, len(link.paces["echo"]) >= ENOUGH))
+            return pick(link, *terms)
+
+        monkeypatch.setattr(stragglers, "pick", look)
+        await eventually(lambda: looks.count(("fast", True)), lambda count: count > 1)
         late.release()
         assert (await running.ended(batch_id)).counts.completed == ROWS
         assert len(fast.sequences) == ROWS - 1

@@ -12,6 +12,8 @@ from services.scheduler.stragglers import Pace, Stragglers, compare
 
 CHAT = "/v1/chat/completions"
 ROOM = 1 << 20
+NOWHERE = -1.0
+"""When a row was sent that waits for its next try."""
 
 
 def make_link(name: str, *, slots: int = 8, seconds: float = 0.0, tokens: int = 0, model: str = "m", rows: int = 20) -> Link:
@@ -132,9 +134,12 @@ def test_what_is_not_copied(why: str) -> None:
     assert stragglers.among(copies) == []
 
 
-@pytest.mark.parametrize("left", ["recorded", "retried", "lost", "over"])
+@pytest.mark.parametrize("left", ["recorded", "retried", "sent again", "lost", "over"])
 def test_a_copy_whose_row_has_left_its_engine_is_not_sent(left: str) -> None:
-    """When the first try ends, fails, or is lost before the copy is sent, it is taken out again, and nothing is counted twice."""
+    """When the first try ends, fails, or is lost before the copy is sent, it is taken out again, and nothing is counted twice.
+
+    So it is when the row is at an engine again by then: that is another try.
+    """
     held = make_held(9)
     slow, idle = make_link("slow"), make_link("idle", seconds=1.0)
     [attempt] = put(slow, held, at=1.0)
@@ -147,7 +152,8 @@ def test_a_copy_whose_row_has_left_its_engine_is_not_sent(left: str) -> None:
     elif left == "over":
         held.lost = True
     else:
-        attempt.sent_at = 0.0
+        attempt.attempt, attempt.losses = 2, int(left == "lost")
+        attempt.sent_at = 29.0 if left == "sent again" else NOWHERE
     assert send(stragglers, idle, copies) == []
     assert (idle.attempts, idle.bytes, held.batch.running, bool(stragglers)) == ({}, 0, 0, False)
 
