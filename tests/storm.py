@@ -5,6 +5,7 @@ Everything random comes from one seed. Whatever breaks an invariant is a line in
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -44,6 +45,8 @@ class Ledger:
         """Creations that were answered 5xx, and not asked for again."""
         self.seen: dict[str, dict[str, Any]] = {}
         """The last that was seen of each batch."""
+        self.read: dict[str, tuple[int, bytes]] = {}
+        """How many bytes of results were read of a batch, and their hash."""
         self.problems: list[tuple[Any, ...]] = []
         self.over = threading.Event()
 
@@ -70,6 +73,13 @@ class Ledger:
         if status in TERMINAL and status != "failed" and counts["completed"] + counts["failed"] != counts["total"]:
             self.problems.append(("it ended without all of its rows", batch))
         self.seen[batch["id"]] = batch
+
+    def results(self, batch_id: str, lines: bytes) -> None:
+        """Compare the results so far with what was read of them before: lines keep their places."""
+        size, before = self.read.get(batch_id, (0, hashlib.sha256().digest()))
+        if hashlib.sha256(lines[:size]).digest() != before or len(lines) < size or lines[-1:] not in (b"", b"\n"):
+            self.problems.append(("results changed", batch_id, size, len(lines)))
+        self.read[batch_id] = (len(lines), hashlib.sha256(lines).digest())
 
 
 class _Thread(threading.Thread):
@@ -149,13 +159,15 @@ class Client(_Thread):
         return None
 
     def keyed(self, name: str, body: dict[str, Any]) -> str | None:
-        """Create under a key until it is answered, and once more."""
-        found = None
+        """Create under a key until it is answered, and once more; what was answered nothing but 5xx must never be."""
+        found, may_be = None, False
         for _ in range(1_000):
             try:
                 answer = self.http.post("/v1/batches", json=body, headers={"idempotency-key": name})
             except httpx.TransportError:
+                may_be = True
                 continue
+            may_be = may_be or answer.status_code not in _AWAY or "outcome_unknown" in answer.text
             if answer.status_code == 409:  # the first one is still at it
                 time.sleep(0.05)
             elif self.expect(answer, 200):
@@ -164,7 +176,9 @@ class Client(_Thread):
                     return found
                 found = str(answer.json()["id"])
             if self.ledger.over.is_set():
-                return found
+                break
+        if not may_be:
+            self.ledger.refused.add(name)
         return found
 
     def treat(self, batch_id: str, file_id: str) -> None:
@@ -177,16 +191,24 @@ class Client(_Thread):
 
 
 class Watcher(_Thread):
-    """Looks at young batches every 5 ms."""
+    """Looks at young batches every 5 ms: at one, at a page of them, or at the results so far."""
 
     def work(self) -> None:
-        """Look at one."""
-        young = list(self.ledger.made)[-12:]
-        if young:
-            answer = self.http.get(f"/v1/batches/{self.dice.choice(young)}")
-            if self.expect(answer, 200):
-                self.ledger.look(answer.json())
+        """Take one look."""
         self.ledger.over.wait(0.005)
+        young = list(self.ledger.made)[-12:]
+        if not young:
+            return
+        path, dice = f"/v1/batches/{(batch_id := self.dice.choice(young))}", self.dice.random()
+        if dice < 0.02:
+            answer = self.http.get(f"{path}/results")
+            if self.expect(answer, 200):
+                self.ledger.results(batch_id, answer.content)
+            return
+        answer = self.http.get(path if dice < 0.9 else "/v1/batches?limit=12")
+        if self.expect(answer, 200):
+            for batch in [answer.json()] if dice < 0.9 else answer.json()["data"]:
+                self.ledger.look(batch)
 
 
 class Weather:

@@ -76,6 +76,12 @@ def settled(mesh: Mesh, ledger: Ledger) -> None:
         except AssertionError as error:
             ledger.problems.append(("not conserved", batch, str(error)[:1000]))
     ledger.problems += [("refused, and there", name) for name in ledger.refused & set(batches.values())]
+    ran = {path.name.removesuffix(".jsonl") for path in (mesh.data / "incremental").iterdir()}
+    ledger.problems += [("it ran, and isn't there", batch_id) for batch_id in ran - set(batches)]
+    for file in listed(mesh, "/v1/files"):
+        content = mesh.ask("GET", f"/v1/files/{file['id']}/content")
+        if content.status_code != 200 or len(content.content) != file["bytes"]:
+            ledger.problems.append(("a file can't be read", file, content.status_code))
     assert not ledger.problems, "\n".join(str(problem) for problem in ledger.problems[:20])
 
 
@@ -138,3 +144,4 @@ def test_storm_over_two_schedulers(haywain: Path, server: PostgresServer) -> Non
         terms = (*TERMS, "--replicas", "scheduler=2", "--set", "scheduler.lease_seconds=2", "--set", f"db.url={url}")
         ledger = storm(mesh.start(*terms), SECONDS / 2, processes=(*PROCESSES, "scheduler-2"))
         settled(mesh, ledger)
+        tidy(mesh, lambda service, query: {str(row[0]) for row in mesh.sql(service, query, url)})
