@@ -56,8 +56,9 @@ end
 
 -- Tell batches that the client of a creation is about to be told that it failed (services/batches/held.py), and get the outcome, the
 -- protobuf bytes of AnswerCreationResponse: nothing was created, or this batch was. The gateway tells of good answers.
--- When the client is told that nobody knows, batches is told all the same, without waiting, as soon as it is back.
-local PATIENCE_MS, LATER_MS = ${creation_patience_ms}, 3600000
+-- When the client is told that nobody knows, batches is told all the same, without waiting, as soon as it is back: for ten minutes,
+-- since each of them tries some times a second.
+local PATIENCE_MS, LATER_MS = ${creation_patience_ms}, 600000
 local function answer_creation(handle, id, later)
   local message = "\10" .. string.char(#id) .. id .. "\16\1"
   local headers = {
