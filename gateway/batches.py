@@ -8,7 +8,8 @@ from gateway.answer import TENANT, Context, header, json_body
 from gateway.batch_object import BatchObject
 from gateway.body import Body, decoded
 from gateway.created_batch import CreatedBatch, NoValidRecords
-from gateway.creation import MAX_WAIT_SECONDS, creation, wait_seconds
+from gateway.creation import creation, wait_seconds
+from gateway.creations import Creations
 from gateway.good_answers import GoodAnswers
 from gateway.idempotency import REPLAYED, idempotency
 from gateway.peers import Peer
@@ -20,7 +21,6 @@ from haywain.settings import BatchesSettings
 __all__ = ["Batches"]
 
 MAX_PAGE, PAGE = 100, 20
-CREATE_SECONDS = MAX_WAIT_SECONDS + 30.0
 
 
 class Batches:
@@ -29,6 +29,7 @@ class Batches:
     def __init__(self, batches: Peer, settings: BatchesSettings) -> None:
         """Take the service that owns the batches."""
         self._batches = batches
+        self._create = Creations(batches)
         self._good_answers = GoodAnswers(batches)
         self._settings = settings
 
@@ -44,7 +45,7 @@ class Batches:
         if key is not None:
             request.idempotency.CopyFrom(key)
         request.wait_seconds = wait_seconds(context)
-        answer = await self._batches.ask(self._batches.stub.CreateBatch, request, timeout=CREATE_SECONDS)
+        answer = await self._create(request)
         crash.point("gateway:created")
         if not answer.HasField("batch"):
             await context.send_initial_metadata((("x-http-status", "400"),))

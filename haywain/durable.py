@@ -33,6 +33,8 @@ def sync_folder(folder: Path) -> None:
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
     """Make a folder and those above it, and have them survive; also one that somebody else made just now."""
+    if folder in _lasting and folder.is_dir():
+        return
     made = list(itertools.takewhile(lambda one: not one.exists(), (folder, *folder.parents)))
     folder.mkdir(mode, parents=True, exist_ok=True)
     for one in made:

@@ -73,13 +73,26 @@ _SECONDS = histogram(
 
 
 class CallMeter(grpc.aio.ServerInterceptor):
-    """Counts and times calls, by method and status code. The first of a server's interceptors: it sees what the others make."""
+    """Counts and times calls, by method and status code. The first of a server's interceptors: it sees what the others make.
+
+    What all of them make of a handler is the same for every call, so it is made once.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is wrapped yet."""
+        self._wrapped: dict[str, Any] = {}
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
         """Wrap the handler."""
+        if (wrapped := self._wrapped.get(details.method)) is not None:
+            return wrapped
         handler = await continuation(details)
         if handler is None or details.method.startswith("/grpc."):
             return handler
+        wrapped = self._wrapped[details.method] = self._metered(handler, details)
+        return wrapped
+
+    def _metered(self, handler: Any, details: grpc.HandlerCallDetails) -> Any:
         method = details.method.rpartition(".")[2]  # FilesService/GetFile
         kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
         inner = getattr(handler, kind)

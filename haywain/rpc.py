@@ -26,7 +26,10 @@ from haywain.balance import Balanced
 from haywain.feed import feeding
 from haywain.status import Metadata, details, error_of, short
 
-__all__ = ["OPTIONS", "Interceptor", "Server", "call", "channel", "error_of", "metadata", "run", "serving", "stream"]
+__all__ = [
+    "OPTIONS", "Interceptor", "Server", "as_request_id", "call", "channel", "error_of", "for_callers", "metadata", "run", "serving",
+    "stream",
+]  # fmt: skip
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 OPTIONS: list[tuple[str, int]] = [
@@ -109,23 +112,33 @@ class Interceptor(grpc.aio.ServerInterceptor):
     async def _abort(self, context: Any, error: Exception) -> None:
         if isinstance(error, grpc.aio.AbortError):
             raise error
-        if not isinstance(error, errors.HaywainError) or not _for_callers(error):
-            _log.error("rpc.failed", exc_info=error)
-            error = errors.HaywainError()
-        extra = self._on_error(error) if self._on_error else ()
-        await context.abort(error.status, short(error.message), trailing_metadata=(*details(error), *extra))
+        told = for_callers(error)
+        extra = self._on_error(told) if self._on_error else ()
+        await context.abort(told.status, short(told.message), trailing_metadata=(*details(told), *extra))
 
 
-def _for_callers(error: errors.HaywainError) -> bool:
-    """Tell whether the text was meant for the caller: not the operator's errors, nor one of no class that has no code either."""
-    return not isinstance(error, errors.SettingsError) and (type(error) is not errors.HaywainError or bool(error.code))
+def for_callers(error: BaseException) -> errors.HaywainError:
+    """Give what callers are told of an exception: nothing, when its text wasn't meant for them; then it is logged.
+
+    That are foreign ones, the operator's errors, and those of no class that have no code either.
+    """
+    match error:
+        case errors.SettingsError():
+            pass
+        case errors.HaywainError() if type(error) is not errors.HaywainError or error.code:
+            return error
+    _log.error("rpc.failed", exc_info=error)
+    return errors.HaywainError()
 
 
 def _bind(context: Any, method: str) -> None:
-    given = _header(context, "x-request-id")
-    # It goes on to our own peers, and C-core refuses to send what isn't ASCII.
-    request_id = given if _REQUEST_ID.fullmatch(given) else ids.new("req_")
+    request_id = as_request_id(_header(context, "x-request-id"))
     structlog.contextvars.bind_contextvars(rpc=method.rsplit("/", 1)[-1], request_id=request_id)
+
+
+def as_request_id(given: str) -> str:
+    """Take what a caller calls its request, or name it: it goes on to our peers, and C-core refuses to send what isn't ASCII."""
+    return given if _REQUEST_ID.fullmatch(given) else ids.new("req_")
 
 
 def _header(context: Any, name: str) -> str:

@@ -8,7 +8,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from haywain import errors
 
-__all__ = ["Metadata", "details", "error_of", "short"]
+__all__ = ["Metadata", "details", "error_of", "packed", "short", "unpacked"]
 
 _DETAILS = "grpc-status-details-bin"
 _DOMAIN = "haywain"
@@ -25,6 +25,11 @@ def short(text: str, size: int = _MESSAGE_BYTES) -> str:
 
 def details(error: errors.HaywainError) -> Metadata:
     """Make the trailing metadata that tells an error's class and facts."""
+    return ((_DETAILS, packed(error)),)
+
+
+def packed(error: errors.HaywainError) -> bytes:
+    """Write an error, with its class and facts, as a google.rpc.Status."""
     info = error_details_pb2.ErrorInfo(
         reason=error.reason(),
         domain=_DOMAIN,
@@ -32,29 +37,36 @@ def details(error: errors.HaywainError) -> Metadata:
     )
     if error.undone:
         info.metadata["undone"] = "true"
-    packed = any_pb2.Any()
-    packed.Pack(info)
-    status = status_pb2.Status(code=error.status.value[0], message=short(error.message), details=[packed])
-    return ((_DETAILS, status.SerializeToString()),)
+    about = any_pb2.Any()
+    about.Pack(info)
+    status = status_pb2.Status(code=error.status.value[0], message=short(error.message), details=[about])
+    return bytes(status.SerializeToString())
+
+
+def unpacked(data: bytes, message: str = "") -> errors.HaywainError | None:
+    """Rebuild an error from a google.rpc.Status, with its own message unless there is another; None when it isn't one of ours."""
+    status = status_pb2.Status.FromString(data)
+    for about in status.details:
+        info = error_details_pb2.ErrorInfo()
+        kind = errors.by_reason(info.reason) if about.Unpack(info) and info.domain == _DOMAIN else None
+        if kind is not None:
+            facts = info.metadata
+            told = kind(
+                message or status.message,
+                code=facts.get("code", ""),
+                param=facts.get("param", ""),
+                retry_after=float(facts.get("retry_after") or 0),
+            )
+            told.undone = facts.get("undone") == "true" or None
+            return told
+    return None
 
 
 def error_of(error: grpc.aio.AioRpcError) -> errors.HaywainError:
     """Rebuild what the peer raised from a status; a status without our `ErrorInfo` becomes the nearest class."""
     for key, value in error.trailing_metadata() or ():
-        if key == _DETAILS:
-            for packed in status_pb2.Status.FromString(value if isinstance(value, bytes) else b"").details:
-                info = error_details_pb2.ErrorInfo()
-                kind = errors.by_reason(info.reason) if packed.Unpack(info) and info.domain == _DOMAIN else None
-                if kind is not None:
-                    facts = info.metadata
-                    told = kind(
-                        error.details() or "",
-                        code=facts.get("code", ""),
-                        param=facts.get("param", ""),
-                        retry_after=float(facts.get("retry_after") or 0),
-                    )
-                    told.undone = facts.get("undone") == "true" or None
-                    return told
+        if key == _DETAILS and isinstance(value, bytes) and (told := unpacked(value, error.details() or "")) is not None:
+            return told
     match error.code():
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
             return errors.Unavailable(retry_after=1)

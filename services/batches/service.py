@@ -15,6 +15,7 @@ from haywain.clock import Clock, SystemClock
 from haywain.db import open_database
 from haywain.scheduler.v1 import scheduler_pb2
 from haywain.settings import Settings
+from haywain.status import packed
 from services.batches.creating import Creator
 from services.batches.creation import UPDATE_PAIRS, check_metadata
 from services.batches.drive import Driver
@@ -60,6 +61,17 @@ class BatchesServiceServicer(batches_pb2_grpc.BatchesServiceServicer):
     async def CreateBatch(self, request: batches_pb2.CreateBatchRequest, context: Any) -> batches_pb2.CreateBatchResponse:
         """Check and record a batch; the driver does the rest."""
         return await self._creator.create(request)
+
+    async def CreateBatches(self, request: batches_pb2.CreateBatchesRequest, context: Any) -> batches_pb2.CreateBatchesResponse:
+        """Do that for many."""
+        return batches_pb2.CreateBatchesResponse(outcomes=await asyncio.gather(*map(self._created, request.creations)))
+
+    async def _created(self, creation: batches_pb2.Creation) -> batches_pb2.CreationOutcome:
+        log.bind(request_id=rpc.as_request_id(creation.http_request_id))
+        try:
+            return batches_pb2.CreationOutcome(created=await self._creator.create(creation.request))
+        except Exception as error:  # noqa: BLE001 - the others have outcomes of their own
+            return batches_pb2.CreationOutcome(error=packed(rpc.for_callers(error)))
 
     async def AnswerCreation(self, request: batches_pb2.AnswerCreationRequest, context: Any) -> batches_pb2.AnswerCreationResponse:
         """Let a held batch begin, or unmake it."""

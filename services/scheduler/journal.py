@@ -43,7 +43,7 @@ class Group:
 class Journal:
     """One batch's file. Only its writer touches the file; only the loop touches the rest."""
 
-    __slots__ = ("_file", "busy", "committed", "end", "path", "resting", "waiting")
+    __slots__ = ("_file", "busy", "committed", "end", "is_new", "path", "resting", "waiting")
 
     def __init__(self, path: Path, end: int) -> None:
         """`end` is where the last whole line ends; the file is made when the first line comes."""
@@ -56,6 +56,8 @@ class Journal:
         self.busy = False
         self.resting = False
         """It is closed when nothing waits."""
+        self.is_new = False
+        """It may have been made just now: nothing in it is recorded before its folder is synced."""
         self._file = -1
 
     def take(self) -> Group:
@@ -83,16 +85,15 @@ class Journal:
 
     def open(self) -> None:
         """Open the file, made when it isn't there, and cut what is behind the end."""
-        folder = self.path.parent
-        durable.make_folder(folder)
+        durable.make_folder(self.path.parent)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(file, self.end)
-            durable.sync_folder(folder)
         except OSError:
             os.close(file)
             raise
         self._file = file
+        self.is_new = True
 
     def make_sure(self) -> None:
         """Sync what was read back, and cut what is behind it: who wrote it may have died before that. Blocking; raises OSError."""
@@ -210,4 +211,20 @@ def _write(groups: list[tuple[Journal, Group]]) -> list[tuple[int, float] | OSEr
             outcomes.append((journal.write(group.lines), time.perf_counter() - began))
         except OSError as error:
             outcomes.append(error)
+    unsynced = _sync({journal.path.parent for journal, _ in groups if journal.is_new})
+    for at, (journal, _) in enumerate(groups):
+        if journal.is_new and not isinstance(outcomes[at], OSError):
+            outcomes[at] = unsynced.get(journal.path.parent) or outcomes[at]
+            journal.is_new = isinstance(outcomes[at], OSError)
     return outcomes
+
+
+def _sync(folders: set[Path]) -> dict[Path, OSError]:
+    """Sync each folder, once for all files that were made there; those that couldn't be."""
+    failures: dict[Path, OSError] = {}
+    for folder in folders:
+        try:
+            durable.sync_folder(folder)
+        except OSError as error:
+            failures[folder] = error
+    return failures

@@ -202,6 +202,34 @@ class CreateBatchResponse(_message.Message):
     replayed: bool
     def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ..., rejections: _Optional[_Union[Rejections, _Mapping]] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
+class CreateBatchesRequest(_message.Message):
+    __slots__ = ("creations",)
+    CREATIONS_FIELD_NUMBER: _ClassVar[int]
+    creations: _containers.RepeatedCompositeFieldContainer[Creation]
+    def __init__(self, creations: _Optional[_Iterable[_Union[Creation, _Mapping]]] = ...) -> None: ...
+
+class Creation(_message.Message):
+    __slots__ = ("request", "http_request_id")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    HTTP_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request: CreateBatchRequest
+    http_request_id: str
+    def __init__(self, request: _Optional[_Union[CreateBatchRequest, _Mapping]] = ..., http_request_id: _Optional[str] = ...) -> None: ...
+
+class CreateBatchesResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[CreationOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[CreationOutcome, _Mapping]]] = ...) -> None: ...
+
+class CreationOutcome(_message.Message):
+    __slots__ = ("created", "error")
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    created: CreateBatchResponse
+    error: bytes
+    def __init__(self, created: _Optional[_Union[CreateBatchResponse, _Mapping]] = ..., error: _Optional[bytes] = ...) -> None: ...
+
 class Rejections(_message.Message):
     __slots__ = ("count", "records", "file_id")
     COUNT_FIELD_NUMBER: _ClassVar[int]

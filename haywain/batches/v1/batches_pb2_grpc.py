@@ -40,6 +40,11 @@ class BatchesServiceStub:
                 request_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchRequest.SerializeToString,
                 response_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchResponse.FromString,
                 _registered_method=True)
+        self.CreateBatches = channel.unary_unary(
+                '/haywain.batches.v1.BatchesService/CreateBatches',
+                request_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchesRequest.SerializeToString,
+                response_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchesResponse.FromString,
+                _registered_method=True)
         self.GetBatch = channel.unary_unary(
                 '/haywain.batches.v1.BatchesService/GetBatch',
                 request_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.GetBatchRequest.SerializeToString,
@@ -79,6 +84,13 @@ class BatchesServiceServicer:
     def CreateBatch(self, request, context):
         """Creates a batch; it is validated and run in the background. With `wait_seconds` or `inline_input` it is validated first, and
         when none of its records can run, nothing is created and the answer has no `batch`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateBatches(self, request, context):
+        """Does what `CreateBatch` does, for many at the same time; each has an outcome of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -134,6 +146,11 @@ def add_BatchesServiceServicer_to_server(servicer, server):
                     servicer.CreateBatch,
                     request_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchRequest.FromString,
                     response_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchResponse.SerializeToString,
+            ),
+            'CreateBatches': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateBatches,
+                    request_deserializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchesRequest.FromString,
+                    response_serializer=haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchesResponse.SerializeToString,
             ),
             'GetBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.GetBatch,
@@ -194,6 +211,33 @@ class BatchesService:
             '/haywain.batches.v1.BatchesService/CreateBatch',
             haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchRequest.SerializeToString,
             haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateBatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/haywain.batches.v1.BatchesService/CreateBatches',
+            haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchesRequest.SerializeToString,
+            haywain_dot_batches_dot_v1_dot_batches__pb2.CreateBatchesResponse.FromString,
             options,
             channel_credentials,
             insecure,
