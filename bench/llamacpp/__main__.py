@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--example", help="path of llama-cpp-python's examples/server/server.py")
     parser.add_argument("--example-python", help="a Python with what that needs")
     parser.add_argument("--mesh", action="store_true", help="also through the whole mesh")
+    parser.add_argument("--deterministic", action="store_true", help="also as for batches that are deterministic")
     parser.add_argument("--embedding-model", type=Path)
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=3)
@@ -71,6 +72,9 @@ def _compare(name: str, workload: Workload, options: argparse.Namespace) -> None
     runs["engine"] = functools.partial(sides.engine, "off", options.slots)
     if not embeds:
         runs["engine, 16-bit copy"] = functools.partial(sides.engine, "on", options.slots)
+    if options.deterministic and not embeds:
+        for side, transcode in (("", "off"), (", 16-bit copy", "on")):
+            runs[f"exact{side}"] = functools.partial(sides.engine, transcode, options.slots, deterministic=True)
     if options.mesh:
         runs["mesh"] = functools.partial(sides.mesh, "off", options.slots)
     found: dict[str, list[Figures]] = {side: [] for side in runs}

@@ -185,10 +185,15 @@ class _Results:
         raise RuntimeError(reason)
 
 
-async def engine(transcode: str, slots: int, place: Place, rows: Sequence[Row]) -> Figures:
+async def engine(transcode: str, slots: int, place: Place, rows: Sequence[Row], *, deterministic: bool = False) -> Figures:
     """Drive the engine as its gRPC side does, one decoder a core."""
     settings = LlamaCppSettings(
-        model_path=str(place.model), workers=place.cores, slots=slots, context_length=place.context, transcode=transcode
+        model_path=str(place.model),
+        workers=place.cores,
+        slots=slots,
+        context_length=place.context,
+        transcode=transcode,
+        deterministic=deterministic,
     )
     backend = create(EngineSettings(llamacpp=settings))
     results = _Results()
