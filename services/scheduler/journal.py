@@ -19,7 +19,7 @@ from typing import Any
 from haywain import crash, durable, log
 from services.scheduler import figures
 
-__all__ = ["Group", "Journal", "Journals"]
+__all__ = ["Group", "Journal", "Journals", "write"]
 
 _WRITERS = 4
 _TOGETHER = 16
@@ -66,7 +66,7 @@ class Journal:
         return group
 
     def write(self, lines: list[bytes]) -> int:
-        """Write at the end and sync; the size written. Blocking; raises OSError and leaves the file as it was."""
+        """Write at the end and sync the file, not its folder; the size. Blocking; raises OSError and leaves the file as it was."""
         if self._file < 0:
             self.open()
         data = memoryview(b"".join(lines))
@@ -169,7 +169,7 @@ class Journals:
         stuck = 0
         try:
             while True:
-                outcomes = await loop.run_in_executor(self._threads, _write, left)
+                outcomes = await loop.run_in_executor(self._threads, write, left)
                 failed: list[tuple[Journal, Group]] = []
                 for (journal, group), outcome in zip(left, outcomes, strict=True):
                     if not isinstance(outcome, OSError):
@@ -202,8 +202,8 @@ class Journals:
             idle.set()
 
 
-def _write(groups: list[tuple[Journal, Group]]) -> list[tuple[int, float] | OSError]:
-    """Write each; the size and the seconds it took, or why it couldn't be written. Blocking."""
+def write(groups: list[tuple[Journal, Group]]) -> list[tuple[int, float] | OSError]:
+    """Write each, and sync; the size and the seconds it took, or why it couldn't be written. Blocking."""
     outcomes: list[tuple[int, float] | OSError] = []
     for journal, group in groups:
         began = time.perf_counter()

@@ -19,6 +19,7 @@ from haywain.resume import replacing
 from haywain.settings import Settings
 from haywain.up import _data_folder
 from services.scheduler import forgotten
+from services.scheduler import journal as journals
 from services.scheduler.journal import Journal
 from services.scheduler.pieces import Piece
 
@@ -78,7 +79,8 @@ async def _published(folder: Path) -> Path:
 
 async def _journal(folder: Path) -> Path:
     journal = Journal(folder / "incremental" / "batch_a" / "0-1.jsonl", 0)
-    await asyncio.to_thread(journal.write, [b"line\n"])
+    journal.waiting.lines.append(b"line\n")
+    await asyncio.to_thread(journals.write, [(journal, journal.take())])
     journal.close()
     return journal.path
 

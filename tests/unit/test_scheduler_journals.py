@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from services.scheduler.journal import Group, Journal, Journals
+import pytest
+
+from haywain import durable
+from services.scheduler.journal import Group, Journal, Journals, write
 
 
 @asynccontextmanager
@@ -37,6 +41,29 @@ async def test_each_line_is_told_once_it_is_on_the_disk(tmp_path: Path) -> None:
             await journals.flushed(journal)
             assert journal.path.read_bytes() == b"first\nsecond\n"
         assert journals.backlog == journals.stuck == 0
+
+
+def test_a_file_counts_once_its_folder_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made in a folder together shares its sync; when that fails, nothing was recorded, and the next try syncs it again."""
+    synced: list[Path] = []
+
+    def fails_first(folder: Path) -> None:
+        synced.append(folder)
+        if len(synced) == 1:
+            raise OSError(errno.EIO, "no")
+
+    durable.make_folder(tmp_path)
+    monkeypatch.setattr(durable, "sync_folder", fails_first)
+    made = [Journal(tmp_path / f"{number}.jsonl", 0) for number in range(3)]
+    groups = [(journal, Group()) for journal in made]
+    for _, group in groups:
+        group.lines.append(b"line\n")
+    assert [type(outcome) for outcome in write(groups)] == [OSError] * 3
+    assert [outcome[0] for outcome in write(groups) if not isinstance(outcome, OSError)] == [5, 5, 5]
+    assert synced == [tmp_path] * 2
+    assert not isinstance(write(groups)[0], OSError)
+    assert synced == [tmp_path] * 2, "once is enough"
+    assert [journal.path.read_bytes() for journal in made] == [b"line\n"] * 3
 
 
 async def test_one_that_can_not_be_written_holds_up_no_other(tmp_path: Path) -> None:
