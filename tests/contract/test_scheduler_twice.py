@@ -62,8 +62,10 @@ async def two(settings: Settings, **changes: float) -> AsyncIterator[Two]:
         late.respond = lambda sequence: None
         batch_id = await running.submit(lines_of(ROWS), shard_rows=50)
         await eventually(lambda: len(late.held), lambda held: held == 1)
-        fast = await with_engine(running, engine_id="fast")
+        fast = EchoEngine(running.settings.data, "fast")
         fast.respond = lambda sequence: answer(sequence) if len(fast.sequences) < ROWS else None
+        await fast.start(running.stub)  # it may run all rows before this returns
+        running.engines.append(fast)
         await eventually(lambda: len(fast.held), lambda held: held == 1)
         [copy], [row] = fast.held.values(), late.held.values()
         assert (copy.request, copy.attempt, row.attempt) == (row.request, 2, 1)
