@@ -134,12 +134,12 @@ def _value_error(what: str, path: str, body: bytes, values: Mapping[str, tuple[s
 
 
 def _at(body: bytes, path: str) -> Any:
-    """Find the value at a dotted path, None when it can't be found (msgspec names no keys of free-form objects)."""
+    """Find the value at a dotted path, None when it can't be found."""
     try:
         value: Any = msgspec.json.decode(body)
     except msgspec.DecodeError:  # a number past every limit
         return None
-    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]", path):
+    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
         try:
             value = value[name] if name else value[int(index)]
         except (KeyError, IndexError, TypeError, ValueError):

@@ -70,7 +70,7 @@ class Entry:
             quarantine_reason=breaker.why if breaker else "",
             quarantine_until_time=timestamp(breaker.until_time) if breaker and quarantined else None,
             slow=link.slow if link else False,
-            load=self.load,
+            load=None if self.state == _State.STATE_LOST else self.load,
         )
 
     def _state(self, *, quarantined: bool) -> pb.EngineStatus.State:

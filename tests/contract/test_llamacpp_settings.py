@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import tiny_gguf
-from llamacpp_running import Results, decoders, settings
+from llamacpp_running import Results, decoders, settings, started
 
-from engine.llamacpp.backend import create
+from engine.llamacpp import memory
+from engine.llamacpp.backend import create, wanted
+from engine.llamacpp.vocabulary import Vocabulary
 from haywain.errors import SettingsError
 from haywain.settings import EngineSettings
 
@@ -52,6 +54,19 @@ async def test_what_does_not_fit_is_refused_before_anything_starts() -> None:
     assert "\n" not in raised.value.message
     assert not decoders()
     await backend.close()
+
+
+async def test_what_is_stated_covers_what_is_taken() -> None:
+    """Decoders that were full have no more memory to themselves than was counted before they started."""
+    async with started(slots=16) as running:
+        results = await running.ended(*(running.begin(f"{number} " * 100, max_tokens=100, temperature=1.0) for number in range(40)))
+        assert {result.status_code for result in results} == {200}
+        taken = sum(decoder.memory_full_info().uss for decoder in decoders())
+    path = tiny_gguf.tiny_gguf()
+    vocabulary = Vocabulary.load(path)
+    need = memory.need(wanted(settings(path, slots=16).llamacpp, path, vocabulary, 2), vocabulary, 2)
+    vocabulary.close()
+    assert 0 < taken <= need.total
 
 
 def test_slots_and_context_have_sensible_defaults() -> None:

@@ -78,7 +78,7 @@ async def test_an_added_engine_is_asked_how_it_is(settings: Settings) -> None:
 
 
 async def test_what_an_engine_says_of_its_load_is_listed(settings: Settings) -> None:
-    """Asked or by itself, it tells it with each heartbeat; that is news of the same engine, and its stream goes on."""
+    """Asked or by itself, it tells it with each heartbeat: news of the same engine, whose stream goes on. A lost one has none."""
     async with mesh(quick(settings)) as running, served(settings) as engine:
         near = await with_engine(running)
         await add(running, engine.address)
@@ -89,6 +89,8 @@ async def test_what_an_engine_says_of_its_load_is_listed(settings: Settings) -> 
             told: Callable[[Any], bool] = lambda found, load=engine.load: all(one.load == load for one in found.values())  # noqa: E731
             assert len(await eventually(lambda: listed(running), told)) == 2
         assert (engine.streams, near.streams) == (1, 1)
+        engine.describes.clear()
+        assert not (await is_(running, "far", LOST)).HasField("load")
 
 
 async def test_what_was_added_stays_so_over_restarts(settings: Settings) -> None:
