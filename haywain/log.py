@@ -9,6 +9,7 @@ import contextlib
 import logging
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -40,7 +41,7 @@ def configure(settings: LogSettings, process: str) -> None:
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            _stamp,
+            partial(_stamp, process),
             structlog.processors.format_exc_info if not text else structlog.processors.StackInfoRenderer(),
             renderer,
         ],
@@ -49,10 +50,11 @@ def configure(settings: LogSettings, process: str) -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=max(level, logging.WARNING), stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
-    structlog.contextvars.bind_contextvars(process=process)
 
 
-def _stamp(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def _stamp(process: str, _logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    # Not by contextvars: threads, and tasks with a context of their own, haven't those of the process.
+    event["process"] = process
     event["timestamp"] = datetime.now(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
     return event
 
