@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from haywain.engine.v1 import engine_pb2
+from services.scheduler.models import by_name
 
 __all__ = ["Aliases"]
 
@@ -50,12 +51,11 @@ class Aliases:
 
     def told(self, models: Sequence[engine_pb2.ModelDescription]) -> Sequence[engine_pb2.ModelDescription]:
         """Add the aliases to the descriptions of their models, which are changed."""
-        by_name = {alias: model for model in models for alias in model.aliases} | {model.model: model for model in models}
-        ids = {model.model for model in models}
+        ids = by_name(models)
         for alias, target in self.table.items():
-            if alias in ids or target not in by_name:
+            if target not in ids or ids.get(alias) == alias:
                 continue
             for model in models:
-                if (alias in model.aliases) != (model is by_name[target]):
-                    model.aliases[:] = sorted({*model.aliases, alias} if model is by_name[target] else {*model.aliases} - {alias})
+                if (alias in model.aliases) != (meant := model.model == ids[target]):
+                    model.aliases[:] = sorted({*model.aliases, alias} if meant else {*model.aliases} - {alias})
         return models

@@ -16,17 +16,15 @@ __all__ = ["Pins"]
 class Pins:
     """The digests of one database's batches."""
 
-    def __init__(self, database: Database, *, wanted: bool) -> None:
-        """Unless it is `wanted`, batches keep to nothing."""
+    def __init__(self, database: Database) -> None:
+        """Nothing is known."""
         self._database = database
-        self.wanted = wanted
         self._known: dict[str, dict[str, str]] = {}
 
     async def load(self) -> None:
         """Know what was written in an earlier life."""
-        if self.wanted:
-            for row in await self._database.read(lambda tx: tx.fetch("list_pins")):
-                self._known.setdefault(str(row["batch_id"]), {})[str(row["model"])] = str(row["digest"])
+        for row in await self._database.read(lambda tx: tx.fetch("list_pins")):
+            self._known.setdefault(str(row["batch_id"]), {})[str(row["model"])] = str(row["digest"])
 
     def of(self, batch_id: str) -> dict[str, str]:
         """Give what a batch that is opened keeps to, by model."""

@@ -76,14 +76,13 @@ class Scheduler:
         self._returns = Returns(mine, clock, self.dispatcher, recorder)
         self.engines = Engines(mine, clock, self.dispatcher, self._returns)
         self.registry = Registry(mine, self.engines, self.dispatcher, EngineStore(database, clock), Others.of(settings), clock)
-        self._pins = Pins(database, wanted=mine.pin_batch_to_digest)
         self.model_leases = lent = ModelLeases.of(settings, database, clock, alone=alone)
         self._checkpoints = Checkpoints(self._ledger, self._claims, mine.checkpoint_seconds)
         self.changes = Changes()
         self._sealing = Sealing(self._ledger, blobs)
         self._lock = contextlib.ExitStack()
-        self.intake.added, self.intake.pins_of = self.dispatcher.add, self._pins.of
-        self.dispatcher.pins = self._pins if mine.pin_batch_to_digest else None
+        self.intake.added = self.dispatcher.add
+        self.dispatcher.pins = Pins(database) if mine.pin_batch_to_digest else None
         self.dispatcher.sender.aliases = self.registry.aliases
         lent.names, lent.changed, self.dispatcher.sender.gate = self.registry.names, self._leased, lent
         self.dispatcher.paused = self._waits
@@ -121,7 +120,9 @@ class Scheduler:
         released = await self._leases.release_own(alone=not others)
         await self._shared.release_own()
         _log.info("leases.released", shards=released)
-        await self._pins.load()
+        if self.dispatcher.pins is not None:
+            await self.dispatcher.pins.load()
+            self.intake.pins_of = self.dispatcher.pins.of
         await self.intake.load()
         await self.registry.load()
         await self.model_leases.load()
