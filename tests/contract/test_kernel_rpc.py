@@ -243,6 +243,8 @@ async def test_a_call_waits_for_a_restart(data_dir: Path, grpc_add_to_server: An
         for _ in range(2):
             async with rpc.serving(address, [(Peer(), grpc_add_to_server, "x")], grace_seconds=0):
                 assert (await waiting).file.file_id == "f"
+            if channel.get_state() is grpc.ChannelConnectivity.READY:  # a call on a connection that is being lost is lost with it
+                await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
             waiting = asyncio.ensure_future(rpc.call(stub.GetFile, files_pb2.GetFileRequest(file_id="f"), timeout=0.3))
         with pytest.raises(errors.DeadlineExceeded):
             await waiting
