@@ -54,7 +54,7 @@ class Dispatcher:
         self._turns: dict[Key, Turns] = {}
         self._turn_served: dict[Key, int] = {}
         self._served = 0
-        self._suspected = Suspected(settings.max_losses, self.sender.lets)
+        self._suspected = Suspected(settings.max_losses, lambda it: it.held.batch.order in self._batches and self.sender.lets(it))
         self.links = Links(clock)
         self.stragglers = Stragglers(settings.straggler_factor, settings.straggler_seconds)
         self.stragglers.lets = self.sender.lets
@@ -80,11 +80,10 @@ class Dispatcher:
 
     def remove(self, batch: Batch) -> None:
         """Stop sending a batch's rows and cancel those in flight; what their engines still say of them is dropped."""
-        order = batch.order
-        self._batches.pop(order, None)
+        self._batches.pop(batch.order, None)
         self._passing.remove(batch)
         for turns in self._turns.values():
-            turns.drop(order)
+            turns.drop(batch.order)
         self.stragglers.forget(batch)
         if batch.running:
             self.links.give_up_batch(batch)
@@ -298,3 +297,4 @@ class Dispatcher:
     def _rested(self, batch: Batch) -> None:
         if not batch.ended and not batch.forgotten:
             self.add(batch)
+            self.links.wake_all()  # for suspects of it, too

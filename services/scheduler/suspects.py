@@ -44,6 +44,7 @@ class Suspects:
         """When the first of those that are to be alone came, or the last one left, monotonic."""
         self.moved = 0.0
         """When any came or left."""
+        self._barred = False
 
     def __bool__(self) -> bool:
         """Tell whether there are any, that may be sent or not."""
@@ -71,6 +72,13 @@ class Suspects:
         others = deque(attempt for attempt in attempts if attempt.losses < self._max_losses)
         if others:
             self._groups.appendleft((max(1, isqrt(len(attempts))), others))
+        self._barred = not (self.few or self.grave)
+
+    def look(self, now: float) -> None:
+        """Take note that others may be sent than before: if none could, their waiting begins now."""
+        barred, self._barred = self._barred, not (self.few or self.grave)
+        if barred and not self._barred:
+            self.since = self.moved = now
 
     def some(self, most: int, now: float) -> list[Attempt]:
         """Take at most `most` of those that may be tried beside other rows."""
@@ -118,9 +126,9 @@ class Suspected:
         return list(by_key)
 
     def look(self, now: float) -> list[Key]:
-        """Have all wait anew, since others of them may be sent than before; gives the keys of engines that may try them."""
+        """Take note that others may be sent than before; gives the keys of engines that may try them."""
         for suspects in self._suspects.values():
-            suspects.since = suspects.moved = now
+            suspects.look(now)
         return list(self._suspects)
 
     def alone(self, link: Link, links: Links, now: float) -> list[Attempt] | None:

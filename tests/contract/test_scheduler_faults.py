@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from model_lease_calls import chat
 from scheduler_mesh import EchoEngine, answer, eventually, lines_of, mesh, quick, with_engine
 
 from haywain import errors, rpc
@@ -30,6 +33,35 @@ async def test_rows_of_a_lost_engine_run_elsewhere(settings: Settings) -> None:
         assert len(second.sequences) == 20 - done
         engines = (await rpc.call(running.stub.ListEngines, pb.ListEnginesRequest())).engines
         assert [engine.state for engine in engines][1:] == [pb.EngineStatus.STATE_READY]
+
+
+async def test_rows_of_a_lost_engine_that_cannot_be_read_rest(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are looked at again when their batch has rested, not at once; then they run, still a few at a time."""
+    monkeypatch.setattr("services.scheduler.dispatch._REST_SECONDS", 1_000.0)
+    async with mesh(quick(settings)) as running:
+        first = await with_engine(running)
+        first.respond = lambda sequence: None
+        batch_id = await running.submit(lines_of(6))
+        await eventually(lambda: len(first.held), (6).__eq__)
+        dispatcher, reads = running.scheduler.dispatcher, 0
+        real = dispatcher.sender._read
+
+        async def broken(shards: Sequence[Any], spans: Any) -> list[OSError]:
+            nonlocal reads
+            reads += 1
+            return [OSError("the disk is gone") for _ in shards]
+
+        monkeypatch.setattr(dispatcher.sender, "_read", broken)
+        await first.kill()
+        second = await with_engine(running, engine_id="e1")
+        await eventually(lambda: reads, bool)
+        assert await chat(running) == "hello"
+        assert (reads, len(second.sequences)) == (1, 1)
+        monkeypatch.setattr(dispatcher.sender, "_read", real)
+        dispatcher._rested(running.scheduler.intake.get(batch_id))
+        await running.ended(batch_id)
+        assert len((await running.sealed(batch_id))[0]) == 6
+        assert second.most <= 2
 
 
 @pytest.mark.parametrize("slots", [3, 16])

@@ -79,8 +79,14 @@ def test_suspects_of_a_leased_model_stay_suspects(losses: int) -> None:
     link.attempts.clear()
     assert (suspected.alone(link, links, 106.0) or suspected.some(link, links, 4, 106.0)) == [free]
     assert (suspected.alone(link, links, 107.0), suspected.some(link, links, 4, 107.0)) == (None, [])
+    assert suspected.look(150.0) == [waiting.held.key]
     leased = False
     assert suspected.look(200.0) == [waiting.held.key]
+    link.attempts = dict(enumerate(others.take(4, 1_000)))
+    assert suspected.alone(link, links, 204.0) is None  # it waits since it may be sent
+    assert suspected.look(204.5) == [waiting.held.key]
+    assert suspected.alone(link, links, 206.0) == ([] if losses == 2 else None)
+    link.attempts.clear()
     assert (suspected.alone(link, links, 200.0) or suspected.some(link, links, 4, 200.0)) == [waiting]
 
 
