@@ -6,9 +6,11 @@ import hashlib
 import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 from conservation import assert_conserved
 from crash_stage import Scene
@@ -118,6 +120,30 @@ class BatchScenes(Scene):
         ]
         until("its files are gone", lambda: {file["id"] for file in self.files()} == files)
         until("its intent is over", lambda: not self.stage.sql("batches", "select batch_id from intents where created_at = 0"))
+
+    def together(self) -> None:
+        """Creations that share a call: those that were answered well have a batch each, and those that weren't have none."""
+        rows, count = self.rows(3), 12
+        form = {"data": {"purpose": "batch"}, "files": {"file": ("input.jsonl", jsonl(rows))}}
+        body = {"input_file_id": self.mesh.ask("POST", "/v1/files", **form).json()["id"], "endpoint": "/v1/chat/completions"}
+        names = [f"{self.name}-{number}" for number in range(count)]
+        self.arm()
+
+        def create(name: str) -> httpx.Response:
+            told = body | {"completion_window": "24h", "metadata": {"name": name}}
+            return self.mesh.client.post("/v1/batches", json=told, timeout=90)
+
+        with ThreadPoolExecutor(count) as pool:
+            answers = list(pool.map(create, names))
+        self.died()
+        assert {answer.status_code for answer in answers} <= {200, 502, 503, 504}
+        made = {answer.json()["id"]: name for name, answer in zip(names, answers, strict=True) if answer.status_code == 200}
+        listed = self.mesh.ask("GET", "/v1/batches?limit=100").json()["data"]
+        assert {
+            batch["id"]: batch["metadata"]["name"] for batch in listed if (batch["metadata"] or {}).get("name") in names
+        } == made
+        for batch_id in made:
+            assert_conserved(self.mesh.client, self.mesh.wait(batch_id), [row["custom_id"] for row in rows])
 
     def answered_late(self) -> None:
         """A batch whose good answer isn't told to the service in the life that made it.

@@ -61,5 +61,6 @@ _LATER = (
     Case("scheduler:sealed-blob-stored", "batch", 2), Case("files:adopted", "batch", 2), Case("scheduler:rows-sent", "batch", 3),
     Case("scheduler:journal-synced", "batch", 4), Case("scheduler:segments-committed", "large", 2),
     Case("engine:rows-ended", "batch", 5), Case("files:part-recorded", "parts", 2),
+    Case("batches:input-held", "together", 2), Case("batches:created", "together", 3), Case("gateway:created", "together", 3),
 )  # fmt: skip
 CASES = [*(Case(point, scene) for scene, points in _SCENES.items() for point in points), *_LATER]
