@@ -93,6 +93,32 @@ async def test_nobody_seals_what_runs_again(database: Database, tmp_path: Path) 
     assert await shared.seal("batch_a", turn, "all") == "all"
 
 
+async def test_who_seals_for_long_keeps_its_turn(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long sealing takes, nobody else begins meanwhile; once a turn isn't kept any more, the next one may be taken."""
+    clock = FakeClock()
+    one, other = Shared(database, "s0", 30, clock), Shared(database, "s1", 30, clock)
+    batch = await stored_batch(database, tmp_path)
+    turn, _ = await one.take_turn("batch_a", "")
+    keep, kept = one.keep_turn, asyncio.Semaphore(0)
+
+    async def counted(batch_id: str, number: int) -> None:
+        await keep(batch_id, number)
+        kept.release()
+
+    monkeypatch.setattr(one, "keep_turn", counted)
+    keeping = asyncio.create_task(SegmentLedger(one, tmp_path, 0.03).keep_turn(batch, turn))
+    for _ in range(3):
+        clock.advance(25)
+        while not kept.locked():  # those before the clock went on
+            await kept.acquire()
+        await kept.acquire()
+        await kept.acquire()  # the one before may have looked at the clock earlier
+        assert await other.take_turn("batch_a", "") == (0, "")
+    keeping.cancel()
+    clock.advance(31)
+    assert await other.take_turn("batch_a", "") == (turn + 1, "")
+
+
 async def test_nobody_shares_news_that_could_not_be_had(database: Database) -> None:
     """Of those who ask together each is answered by a look that went well, or told that there was none."""
     failing = Failing(database)
