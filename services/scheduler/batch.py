@@ -120,7 +120,7 @@ class Held:
     @property
     def over(self) -> bool:
         """Tell whether nothing of it may run or be recorded any more."""
-        return self.lost or self.batch.stop_reason != 0
+        return self.lost or self.batch.stop_reason != 0 or self.batch.forgotten
 
     @property
     def lease(self) -> Lease:

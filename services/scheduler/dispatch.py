@@ -100,7 +100,7 @@ class Dispatcher:
             turns.drop(order)
             return
         if not (gate := self.sender.gate).lets(batch.batch_id, model):
-            self._passing.refused(model, gate.holder(model))
+            self._passing.refused(batch, model, gate.holder(model))
             turns.drop(order)
             return
         terms = batch.submission
@@ -122,7 +122,7 @@ class Dispatcher:
         if self.stragglers.unsent(attempt) or attempt.held.over:
             return
         if attempt.losses:
-            self.suspect([attempt])
+            self.links.wake(self._suspected.give_back(attempt, self._clock.monotonic()))
         else:
             attempt.held.give_back([attempt])
             self.refresh(attempt.held.batch, attempt.held.model)

@@ -61,8 +61,9 @@ class Passing:
             if not self._batches[model]:
                 del self._batches[model]
 
-    def refused(self, model: str, holder: object) -> None:
-        """Take note of who has a model by now, whose name may not have been known for its own before."""
+    def refused(self, batch: Batch, model: str, holder: object) -> None:
+        """Take note of who has a model by now: its name may not have been known for its own before, nor that its rows are left."""
+        self._batches.setdefault(model, set()).add(batch)
         self._holders[model] = holder
 
     def concerned(self, holder: Callable[[str], object]) -> list[tuple[Batch, str]]:

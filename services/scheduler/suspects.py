@@ -74,6 +74,16 @@ class Suspects:
             self._groups.appendleft((max(1, isqrt(len(attempts))), others))
         self._barred = not (self.few or self.grave)
 
+    def give_back(self, attempt: Attempt, now: float) -> None:
+        """Take one in again that was not lost this time: it is tried next, among others as before."""
+        if attempt.losses >= self._max_losses or not self._groups:
+            self.add([attempt], now)
+            return
+        few, group = self._groups[0]
+        group.appendleft(attempt)
+        self._groups[0] = max(few, isqrt(len(group))), group
+        self.moved, self._barred = now, not (self.few or self.grave)
+
     def look(self, now: float) -> None:
         """Take note that others may be sent than before: if none could, their waiting begins now."""
         barred, self._barred = self._barred, not (self.few or self.grave)
@@ -124,6 +134,12 @@ class Suspected:
         for key, group in by_key.items():
             self._suspects.setdefault(key, Suspects(self._max_losses, self._lets)).add(group, now)
         return list(by_key)
+
+    def give_back(self, attempt: Attempt, now: float) -> Key:
+        """Take one in again that was not lost this time; gives the key of engines that may try it."""
+        key = attempt.held.key
+        self._suspects.setdefault(key, Suspects(self._max_losses, self._lets)).give_back(attempt, now)
+        return key
 
     def look(self, now: float) -> list[Key]:
         """Take note that others may be sent than before; gives the keys of engines that may try them."""

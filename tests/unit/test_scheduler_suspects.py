@@ -91,7 +91,7 @@ def test_suspects_of_a_leased_model_stay_suspects(losses: int) -> None:
 
 
 def test_rows_that_are_over_are_no_suspects() -> None:
-    """Suspects of a batch that was stopped are forgotten, wherever they stand among others."""
+    """Suspects of a batch that was stopped, or that another scheduler forgot, are forgotten, wherever they stand among others."""
     kept, stopped = make_held(9), make_held(9)
     suspects = Suspects(2)
     suspects.add([suspect(kept, 1), suspect(stopped, 1), suspect(kept, 1), suspect(stopped, 2)], 1.0)
@@ -99,6 +99,25 @@ def test_rows_that_are_over_are_no_suspects() -> None:
     assert (bool(suspects), suspects.grave) == (True, False)
     assert [attempt.held for attempt in suspects.some(9, 2.0)] == [kept, kept]
     assert not suspects
+    suspects.add([suspect(kept, 1), suspect(kept, 2)], 3.0)
+    kept.batch.forgotten = True
+    assert not suspects
+
+
+def test_suspects_that_were_not_lost_this_time_go_on_as_before() -> None:
+    """Those that come back unsent, or are to be tried again, are tried next, in order, and as many at a time as before."""
+    held, suspects = make_held(40), Suspects(2)
+    lost = [suspect(held, 1) for _ in range(16)]
+    suspects.add(lost, 1.0)
+    for attempt in reversed(suspects.some(suspects.few, 2.0)):
+        suspects.give_back(attempt, 3.0)
+    assert (suspects.few, suspects.moved) == (4, 3.0)
+    assert suspects.some(16, 4.0) == lost
+    for attempt in reversed(lost):
+        suspects.give_back(attempt, 5.0)
+    assert (suspects.few, suspects.some(16, 6.0)) == (4, lost)
+    suspects.give_back(grave := suspect(held, 2), 7.0)
+    assert (suspects.few, suspects.alone(8.0)) == (0, [grave])
 
 
 def test_a_change_of_leases_concerns_the_batches_of_a_model_that_changed_hands() -> None:
@@ -115,10 +134,12 @@ def test_a_change_of_leases_concerns_the_batches_of_a_model_that_changed_hands()
     assert passing.concerned(holders.get) == [(first, "one")]
     holders["two"] = "lease"
     assert set(passing.concerned(holders.get)) == {(first, "two"), (second, "two")}
-    passing.refused("alias", "lease")  # by now it is known whose name it is
+    passing.refused(second, "alias", "lease")  # by now it is known whose name it is
     assert passing.concerned(holders.get) == [(second, "alias")]
     passing.remove(first)
     holders.update(one="", two="")
     assert passing.concerned(holders.get) == [(second, "two")]
+    passing.refused(second, "lost", "lease")  # results of a model whose rows had ended were lost
+    assert passing.concerned(holders.get) == [(second, "lost")]
     passing.remove(second)
     assert passing.concerned(Open().holder) == []
