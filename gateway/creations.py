@@ -1,11 +1,13 @@
 """Creations that come at about the same time go to batches in one call; each has an outcome of its own.
 
-Those that are waited for go alone: with records that are validated first, or a key that another request may be using.
+Those that are waited for go alone: with records that are validated first, or a key that another request may be using. So do
+those that are larger than good ones are: together they could be more than a call takes, and fail the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
@@ -20,6 +22,7 @@ __all__ = ["Creations"]
 
 CREATE_SECONDS = MAX_WAIT_SECONDS + 30.0
 _AT_ONCE = 2
+_SHARING_BYTES = 65_536
 _Created = batches_pb2.CreateBatchResponse
 
 
@@ -33,7 +36,8 @@ class Creations:
 
     async def __call__(self, request: batches_pb2.CreateBatchRequest) -> _Created:
         """Create a batch. Raises what the service raised, Unavailable, DeadlineExceeded."""
-        if request.inline_input or request.wait_seconds or request.HasField("idempotency"):
+        waited_for = request.inline_input or request.wait_seconds or request.HasField("idempotency")
+        if waited_for or request.ByteSize() > _SHARING_BYTES:
             return await self._alone(request)
         http_request_id = str(structlog.contextvars.get_contextvars().get("request_id", ""))
         return await self._together(batches_pb2.Creation(request=request, http_request_id=http_request_id))
@@ -46,12 +50,21 @@ class Creations:
         if len(creations) == 1:
             with structlog.contextvars.bound_contextvars(request_id=creations[0].http_request_id):
                 return [await self._alone(creations[0].request)]
-        request = batches_pb2.CreateBatchesRequest(creations=creations)
-        answer = await self._batches.ask(self._batches.stub.CreateBatches, request, timeout=CREATE_SECONDS)
-        return [_outcome(one) for one in answer.outcomes]
+        tries = 0
+
+        def create(request: batches_pb2.CreateBatchesRequest, **options: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            return self._batches.stub.CreateBatches(request, **options)
+
+        answer = await self._batches.ask(create, batches_pb2.CreateBatchesRequest(creations=creations), timeout=CREATE_SECONDS)
+        return [_outcome(one, again=tries > 1) for one in answer.outcomes]
 
 
-def _outcome(outcome: batches_pb2.CreationOutcome) -> _Created | BaseException:
+def _outcome(outcome: batches_pb2.CreationOutcome, *, again: bool) -> _Created | BaseException:
     if outcome.HasField("created"):
         return outcome.created
-    return unpacked(outcome.error) or errors.HaywainError()
+    error = unpacked(outcome.error) or errors.HaywainError()
+    if again:
+        error.undone = False  # it speaks for the last try alone: one before may have created it
+    return error

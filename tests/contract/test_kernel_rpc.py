@@ -250,30 +250,6 @@ async def test_a_call_waits_for_a_restart(data_dir: Path, grpc_add_to_server: An
             await waiting
 
 
-async def test_a_taken_address_is_told() -> None:
-    """A port that is taken is a SettingsError that names it."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(errors.SettingsError, match=address):
-            async with rpc.serving(address, []):
-                pass
-
-
-async def test_a_served_socket_is_not_taken(data_dir: Path, grpc_add_to_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second server at a Unix socket is refused in one line, and the first goes on; once that has ended, the next may serve."""
-    monkeypatch.setattr("haywain.lockfile._PATIENCE_SECONDS", 0.0)
-    address = f"unix:{data_dir}/peer.sock"
-    for _ in range(2):
-        async with rpc.serving(address, [(Peer(), grpc_add_to_server, "x")], grace_seconds=0), rpc.channel(address) as channel:
-            with pytest.raises(errors.SettingsError, match=f"^another process serves {address} already$"):
-                async with rpc.serving(address, []):
-                    pass
-            stub = files_pb2_grpc.FilesServiceStub(channel)
-            assert (await rpc.call(stub.GetFile, files_pb2.GetFileRequest(file_id="f"), timeout=10)).file.file_id == "f"
-
-
 async def test_large_messages_pass(grpc_stub: Any) -> None:
     """Messages far over gRPC's default of 4 MiB pass."""
 
