@@ -1,11 +1,12 @@
 """What `haywain engine tune` found out: a file in the data folder, and the settings of the next start.
 
-It holds for the model file, the machine's cores and the library's version that it was measured with, and for settings that nobody
-chose: one that isn't the default stays as it is.
+It holds for the model file and the machine's cores that it was measured with, with a GPU or without as it was then, and for
+settings that nobody chose: one that isn't the default stays as it is.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -29,19 +30,30 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     model_size: int
     model_mtime_ns: int
     cores: int
+    gpu: bool = False
+    """whether a GPU held layers of it"""
     chosen: dict[str, int | str]
     """by name; those of `NAMES` that nobody had set"""
     tokens_per_second: float
     """generated, of the rows that it was measured with"""
 
     def fits(self, settings: LlamaCppSettings) -> bool:
-        """Tell whether it was measured with this model, as it is now, on as many cores."""
+        """Tell whether it was measured with this model, as it is now, on as many cores, with a GPU or without."""
         try:
             status = Path(settings.model_path).stat()
         except OSError:
             return False
-        model = (status.st_size, status.st_mtime_ns, len(os.sched_getaffinity(0)))
-        return model == (self.model_size, self.model_mtime_ns, self.cores)
+        model = (status.st_size, status.st_mtime_ns, len(os.sched_getaffinity(0)), _offloads(settings))
+        return model == (self.model_size, self.model_mtime_ns, self.cores, self.gpu)
+
+
+def _offloads(settings: LlamaCppSettings) -> bool:
+    """Tell whether a GPU takes part now. Raises SettingsError."""
+    try:
+        gpu: Any = importlib.import_module("engine.llamacpp.gpu")  # not for other backends: llama.cpp may not be installed
+    except ModuleNotFoundError:
+        return False  # the registry says what is missing
+    return bool(gpu.offloads(settings.gpu_layers, offered=gpu.offered()))
 
 
 def path(settings: Settings) -> Path:

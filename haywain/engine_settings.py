@@ -40,9 +40,11 @@ class LlamaCppSettings(Section, frozen=True):
     model: str = ""
     """id that requests name; empty: the file's name without its quantisation, made a slug"""
     workers: int = 0
-    """decoder processes; 0: one a core"""
+    """decoder processes; 0: one a core, a single one where a GPU holds layers"""
     threads: int = 1
     """threads a decoder process"""
+    gpu_layers: int = -1
+    """layers of the model that a GPU holds; -1: as many as fit, none where there is no GPU; 0: none"""
     slots: int = 0
     """sequences a decoder process decodes together; 0: 16, or fewer so that all decoders' KV caches take 1 GiB at most"""
     context_length: int = 0
@@ -54,9 +56,9 @@ class LlamaCppSettings(Section, frozen=True):
     batch_tokens: int = 192
     """tokens a step takes: one of every running sequence, the rest of prompts; with fewer, nobody waits long for a step to end"""
     transcode: str = "auto"
-    """run a Q4_1 or Q5_1 model as a copy with 16-bit weights, kept in the cache folder: auto (copies up to 1 GiB), on, off"""
+    """run a Q4_1 or Q5_1 model as a 16-bit copy, kept in the cache folder: auto (copies up to 1 GiB, without a GPU), on, off"""
     layout: str = "auto"
-    """how attention is computed: auto (by the rows at hand), flash, plain, unified"""
+    """how attention is computed: auto (by the rows at hand; with a GPU flash), flash, plain, unified"""
     deterministic: bool = False
     """no row's text depends on what runs beside it, as if each batch had asked for it; slower"""
     pooling: str = "auto"

@@ -23,7 +23,7 @@ import msgspec
 
 from engine import answers
 from engine.backend import Emit
-from engine.llamacpp import memory, policy, transcode, weights
+from engine.llamacpp import gpu, memory, policy, transcode, weights
 from engine.llamacpp.embedding_model import POOLING
 from engine.llamacpp.messages import Delta, Ended, Open
 from engine.llamacpp.model import MAX_SLOTS
@@ -67,7 +67,8 @@ class LlamaCppBackend:
         self._path = self._path.absolute()
         self._vocabulary = Vocabulary.load(self._path)
         self.version = f"llama-cpp-python {version('llama-cpp-python')}"
-        self._decoders = settings.workers or cores()
+        settings = gpu.suited(settings, cores(), offered=gpu.offered())
+        self._decoders = settings.workers
         self._wanted = wanted(settings, self._path, self._vocabulary, self._decoders)
         self._transcodes = transcode.wanted(settings.transcode, self._path, self._vocabulary)
         self._preparer = Preparer(
@@ -116,7 +117,7 @@ class LlamaCppBackend:
             aliases=aliases,
             digest=digest,
             context_length=self._wanted.context_length,
-            deterministic=not self._wanted.cells and self._wanted.kv_type == policy.F16,
+            deterministic=not self._wanted.cells and self._wanted.kv_type == policy.F16 and not self._wanted.gpu_layers,
             endpoints=self._preparer.endpoints,
             fields=self._preparer.fields,
             owned_by=self._vocabulary.metadata("general.organization") or "haywain",
@@ -243,7 +244,8 @@ def wanted(settings: LlamaCppSettings, path: Path, vocabulary: Vocabulary, decod
     step = max(settings.batch_tokens, slots, policy.CHUNK + 1)
     pack = 0 if settings.deterministic else settings.pack_tokens
     cells = _cells(settings, 0 if pooling else slots * context, context)
-    return Open(str(path), slots, context, step, settings.threads, layout, pooling, pack, cells, settings.kv_type)
+    kv_type, gpu_layers = settings.kv_type, settings.gpu_layers
+    return Open(str(path), slots, context, step, settings.threads, layout, pooling, pack, cells, kv_type, gpu_layers)
 
 
 def _check_kv_type(settings: LlamaCppSettings, pooling: str, vocabulary: Vocabulary) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from engine.llamacpp import gpu
 from engine.llamacpp.embedder import Embedder
 from engine.llamacpp.embedding_model import EmbeddingModel
 from engine.llamacpp.loop import Loop
@@ -57,13 +58,14 @@ def _serve(link: socket.socket, inbox: Inbox) -> None:
         return
     wanted = first[0]
     try:
-        model = _model(wanted)
+        layers = gpu.layers(wanted)
+        model = _model(wanted, layers)
         model.warm_up()
     except HaywainError as error:
         link.sendall(frame([Refused(error.message)]))
         return
     with contextlib.closing(model):
-        link.sendall(frame([Ready(model.slots, model.context_length)]))
+        link.sendall(frame([Ready(model.slots, model.context_length, layers)]))
         if isinstance(model, EmbeddingModel):
             _run(link, inbox, Embedder(model, wanted.pack), lambda: Usage(0, 0, 0))
         else:
@@ -77,12 +79,12 @@ def _held(model: Model) -> int:
     return model.used_by(slots) if model.overcommitted else sum(map(model.length, slots))
 
 
-def _model(wanted: Open) -> Model | EmbeddingModel:
+def _model(wanted: Open, layers: int) -> Model | EmbeddingModel:
     path, slots, length = Path(wanted.path), wanted.slots, wanted.context_length
-    if wanted.pooling:
-        return EmbeddingModel(path, slots=slots, context_length=length, threads=wanted.threads, pooling=wanted.pooling)
-    step, threads = wanted.batch_tokens, wanted.threads
-    cache = Cache(wanted.cells, wanted.kv_type)
+    step, threads, pooling = wanted.batch_tokens, wanted.threads, wanted.pooling
+    if pooling:
+        return EmbeddingModel(path, slots=slots, context_length=length, threads=threads, pooling=pooling, gpu_layers=layers)
+    cache = Cache(wanted.cells, wanted.kv_type, layers)
     return Model(path, slots=slots, context_length=length, batch_tokens=step, threads=threads, cache=cache)
 
 

@@ -31,12 +31,12 @@ Vector = npt.NDArray[np.float32]
 class EmbeddingModel:
     """Weights and a context for `slots` texts at a time, of `context_length` tokens at most each. For one thread."""
 
-    def __init__(self, path: Path, *, slots: int, context_length: int, threads: int, pooling: str) -> None:
+    def __init__(self, path: Path, *, slots: int, context_length: int, threads: int, pooling: str, gpu_layers: int = 0) -> None:
         """Load. Raises SettingsError in one clear line."""
         self.slots = slots
         self.context_length = context_length
         with contextlib.ExitStack() as undo:
-            model = load(path)
+            model = load(path, gpu_layers)
             undo.callback(library.llama_model_free, model)
             self.vocabulary = Vocabulary(model)
             # A text is evaluated at once or not at all: its tokens look in both directions.

@@ -11,8 +11,10 @@ from engine.llamacpp.messages import Open
 from engine.llamacpp.vocabulary import Vocabulary
 from haywain.errors import SettingsError
 
-__all__ = ["Need", "available", "check", "need"]
+__all__ = ["AS_MANY_AS_FIT", "Need", "available", "check", "need"]
 
+AS_MANY_AS_FIT: Final = -1
+"""layers in a GPU: all, unless there is no room for them, which only decoders find out"""
 _MEBIBYTE: Final = 2**20
 _PROCESS: Final = 96 * _MEBIBYTE
 """a decoder without its model: Python, numpy, the library"""
@@ -43,7 +45,7 @@ class Need:
 
 
 def need(wanted: Open, vocabulary: Vocabulary, decoders: int) -> Need:
-    """Estimate for this many decoders."""
+    """Estimate for this many decoders; without what lies in a GPU, where `AS_MANY_AS_FIT` counts as all."""
     texts = 1 if wanted.pooling else wanted.slots  # texts to embed are evaluated within the length of one
     tokens = wanted.cells or texts * -(-wanted.context_length // 256) * 256
     width = max(1, vocabulary.number("embedding_length"))
@@ -53,10 +55,17 @@ def need(wanted: Open, vocabulary: Vocabulary, decoders: int) -> Need:
     scores = heads * wanted.context_length * 4
     step = wanted.context_length if wanted.pooling else wanted.batch_tokens
     logits = 0 if wanted.pooling else wanted.slots * vocabulary.size * 4
-    compute = logits + step * (4 * (6 * width + 2 * hidden) + scores)
-    weights = Path(wanted.path).stat().st_size
-    cache = tokens * vocabulary.kv_bytes_per_token(policy.KV_TYPES[wanted.kv_type])
+    blocks = max(1, vocabulary.number("block_count"))
+    kept = _kept(wanted.gpu_layers, blocks)
+    compute = logits + (step * (4 * (6 * width + 2 * hidden) + scores) if kept else 0)
+    weights = Path(wanted.path).stat().st_size * kept // blocks
+    cache = tokens * vocabulary.kv_bytes_per_token(policy.KV_TYPES[wanted.kv_type]) * kept // blocks
     return Need(weights, decoders * cache, decoders * (compute + _PROCESS), wanted.kv_type)
+
+
+def _kept(gpu_layers: int, blocks: int) -> int:
+    """Tell how many of a model's blocks stay in main memory; the first layer that goes to a GPU is the output's, behind them."""
+    return 0 if gpu_layers == AS_MANY_AS_FIT else blocks - min(blocks, max(0, gpu_layers - 1))
 
 
 def available(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:

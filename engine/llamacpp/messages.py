@@ -56,6 +56,8 @@ class Open(msgspec.Struct, array_like=True, tag=True, frozen=True):
     """tokens of KV cache that all slots share; 0: as many as fill them all"""
     kv_type: str = "f16"
     """of policy.KV_TYPES"""
+    gpu_layers: int = 0
+    """of the model, from its end, that a GPU holds; -1: as many as fit"""
 
 
 class Begin(msgspec.Struct, array_like=True, tag=True, frozen=True, kw_only=True):
@@ -94,6 +96,7 @@ class Ready(msgspec.Struct, array_like=True, tag=True, frozen=True):
 
     slots: int
     context_length: int
+    gpu_layers: int = 0
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True, frozen=True):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from engine.llamacpp import policy
 from engine.llamacpp.cells import Cells
-from engine.llamacpp.native import amx_is_compiled_in, complaints, library
+from engine.llamacpp.native import amx_is_compiled_in, complaints, library, loaded
 from engine.llamacpp.policy import Layout
 from engine.llamacpp.vocabulary import Vocabulary
 from haywain.errors import HaywainError, SettingsError
@@ -114,14 +114,11 @@ class Batch:
         library.llama_batch_free(self._native)
 
 
-def load(path: Path) -> Any:
-    """Load a llama_model with its weights. Raises SettingsError."""
+def load(path: Path, gpu_layers: int = 0) -> Any:
+    """Load a llama_model with its weights, those of its last `gpu_layers` into a GPU. Raises SettingsError."""
     parameters = library.llama_model_default_params()
     parameters.use_extra_bufts = not amx_is_compiled_in()
-    model = library.llama_model_load_from_file(str(path).encode(), parameters)
-    if not model:
-        raise SettingsError(f"model file {path} can't be loaded: {complaints()}")
-    return model
+    return loaded(path, parameters, gpu_layers)
 
 
 class Cache(NamedTuple):
@@ -131,6 +128,8 @@ class Cache(NamedTuple):
     """tokens that all slots share; 0: as many as fill them all"""
     kind: str = policy.F16
     """of policy.KV_TYPES"""
+    gpu_layers: int = 0
+    """the model's last layers, which a GPU holds: their weights, and their part of this cache"""
 
 
 USUAL: Final = Cache()
@@ -161,7 +160,7 @@ class Model:
         self._threads = threads
         self._context: Any = None
         with contextlib.ExitStack() as undo:
-            self._model = load(path)
+            self._model = load(path, cache.gpu_layers)
             undo.callback(library.llama_model_free, self._model)
             self.vocabulary = Vocabulary(self._model)
             self.batch = Batch(batch_tokens)

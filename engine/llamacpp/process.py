@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from engine.llamacpp.messages import LENGTH, FromDecoder, Open, Ready, Refused, ToDecoder, frame, from_decoder
-from haywain import orphans
+from haywain import log, orphans
 from haywain.errors import HaywainError, SettingsError
 
 __all__ = ["DecoderDied", "DecoderProcess"]
@@ -21,6 +21,7 @@ __all__ = ["DecoderDied", "DecoderProcess"]
 _DEFAULTS: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 # OpenBLAS, which comes with numpy and isn't used, would start a thread for every core.
 _FIXED: Final = {"OPENBLAS_NUM_THREADS": "1"}
+_log = log.get()
 
 
 class DecoderDied(HaywainError):
@@ -68,7 +69,9 @@ class DecoderProcess:
         async with contextlib.aclosing(self.messages()) as frames:
             async for messages in frames:
                 match messages[0]:
-                    case Ready():
+                    case Ready(gpu_layers=layers):
+                        if layers:
+                            _log.info("decoder.offloads", layers=layers)
                         return
                     case Refused(reason):
                         raise SettingsError(reason)

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.llamacpp import policy, transcode, weights
+from engine.llamacpp import gpu, policy, transcode, weights
 from engine.llamacpp.backend import DEFAULT_SLOTS, LlamaCppBackend, cores, wanted
 from engine.llamacpp.messages import Open
 from engine.llamacpp.vocabulary import Vocabulary
@@ -142,9 +142,11 @@ async def _measure(settings: LlamaCppSettings, seconds: float, most: float = mat
 class Tuning:
     """What is known while it goes on."""
 
-    def __init__(self, given: LlamaCppSettings, say: Say) -> None:
-        """Look at the model's file. Raises SettingsError."""
+    def __init__(self, given: LlamaCppSettings, say: Say, *, offered: bool) -> None:
+        """Look at the model's file; `offered` says whether there is a GPU. Raises SettingsError."""
         self._given = given
+        self._offered = offered
+        self.offloads = gpu.offloads(given.gpu_layers, offered=offered)
         self._say = say
         self._path = Path(given.model_path)
         weights.check(self._path)
@@ -162,7 +164,7 @@ class Tuning:
         given, defaults = self._given, LlamaCppSettings()
         free = {name for name in NAMES if getattr(given, name) == getattr(defaults, name)}
         groups = []
-        if {"workers", "threads"} <= free:
+        if {"workers", "threads"} <= free and not self.offloads:
             pairs = policy.divisions(cores())[1:]  # the first is what the defaults are
             groups.append(Group([{"workers": workers, "threads": threads} for workers, threads in pairs]))
         if "slots" in free:
@@ -214,9 +216,9 @@ class Tuning:
 
     def _comes_to(self, settings: LlamaCppSettings) -> tuple[int, bool, Open]:
         """Tell what settings mean for decoders; what means the same isn't measured."""
-        decoders = settings.workers or cores()
+        settings = gpu.suited(settings, cores(), offered=self._offered)
         copied = transcode.wanted(settings.transcode, self._path, self._vocabulary)
-        return decoders, copied, wanted(settings, self._path, self._vocabulary, decoders)
+        return settings.workers, copied, wanted(settings, self._path, self._vocabulary, settings.workers)
 
 
 async def tune(settings: Settings, seconds: float, say: Say) -> Tuned:
@@ -225,24 +227,25 @@ async def tune(settings: Settings, seconds: float, say: Say) -> Tuned:
     busy = os.getloadavg()[0]
     if busy > cores() / 2:
         say(f"This machine is busy (load {busy:.1f}): figures will mean little.")
-    with contextlib.closing(Tuning(given, say)) as tuning:
+    with contextlib.closing(Tuning(given, say, offered=gpu.offered())) as tuning:
         groups = tuning.groups()
         share = seconds / (1 + sum(len(group.tries) for group in groups))
         await tuning.begin(share)
         for group in groups:
             await tuning.keep_the_best(group, share)
-        tuned = _tuned(Path(given.model_path), tuning.chosen, tuning.best)
+        tuned = _tuned(Path(given.model_path), tuning)
     write(settings, tuned)
     return tuned
 
 
-def _tuned(path: Path, chosen: Changes, best: float) -> Tuned:
+def _tuned(path: Path, tuning: Tuning) -> Tuned:
     status = path.stat()
     return Tuned(
         model_path=str(path.absolute()),
         model_size=status.st_size,
         model_mtime_ns=status.st_mtime_ns,
         cores=cores(),
-        chosen=chosen,
-        tokens_per_second=round(best, 1),
+        gpu=tuning.offloads,
+        chosen=tuning.chosen,
+        tokens_per_second=round(tuning.best, 1),
     )

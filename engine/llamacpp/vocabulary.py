@@ -6,8 +6,7 @@ import ctypes
 from pathlib import Path
 from typing import Any, Final
 
-from engine.llamacpp.native import complaints, library
-from haywain.errors import SettingsError
+from engine.llamacpp.native import library, loaded
 
 __all__ = ["Special", "Vocabulary"]
 
@@ -47,10 +46,7 @@ class Vocabulary:
         """Load a GGUF file without its weights. Raises SettingsError."""
         parameters = library.llama_model_default_params()
         parameters.vocab_only = True
-        model = library.llama_model_load_from_file(str(path).encode(), parameters)
-        if not model:
-            raise SettingsError(f"model file {path} can't be loaded: {complaints()}")
-        return cls(model)
+        return cls(loaded(path, parameters))
 
     @property
     def handle(self) -> Any:

@@ -103,7 +103,7 @@ class Running:
 
 def settings(path: Path | str, **changes: Any) -> EngineSettings:
     """Make settings: two decoders of three slots."""
-    return EngineSettings(llamacpp=LlamaCppSettings(model_path=str(path), **({"workers": 2, "slots": 3} | changes)))
+    return EngineSettings(llamacpp=LlamaCppSettings(model_path=str(path), **({"workers": 2, "slots": 3, "gpu_layers": 0} | changes)))
 
 
 @contextlib.asynccontextmanager

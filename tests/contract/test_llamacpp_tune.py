@@ -44,7 +44,7 @@ def test_tuning_writes_what_the_next_start_uses(data_dir: Path) -> None:
 
 
 def test_what_was_found_is_used_where_it_fits(data_dir: Path) -> None:
-    """Defaults are replaced for that model file and machine; not what is set, not for another file, not when the file is broken."""
+    """Defaults are replaced for that model file and machine, with no GPU if it had none; not what is set, not when it is broken."""
     model = shutil.copy(tiny_gguf.tiny_gguf(), data_dir / "model.gguf")
     settings = chosen(data_dir, model_path=str(model))
     assert tuned.applied(settings) is settings.engine
@@ -65,6 +65,8 @@ def test_what_was_found_is_used_where_it_fits(data_dir: Path) -> None:
     assert (used.workers, used.threads, used.slots) == (1, 2, 5)
     tuned.write(settings, msgspec.structs.replace(measured, cores=4_096))
     assert tuned.applied(settings) is settings.engine
+    tuned.write(settings, msgspec.structs.replace(measured, gpu=True))
+    assert tuned.applied(settings) is settings.engine
     tuned.write(settings, msgspec.structs.replace(measured, model_size=1))
     assert tuned.applied(settings) is settings.engine
     tuned.path(settings).write_text("{")
@@ -75,13 +77,25 @@ def test_what_has_no_choice_is_not_tried(data_dir: Path) -> None:
     """Layouts are tried, but not where slots share their cells, which leaves one; models that embed have none, nor steps."""
 
     def tried(**llamacpp: object) -> set[str]:
-        with contextlib.closing(Tuning(chosen(data_dir, **llamacpp).engine.llamacpp, print)) as tuning:
+        with contextlib.closing(Tuning(chosen(data_dir, **llamacpp).engine.llamacpp, print, offered=False)) as tuning:
             return {name for group in tuning.groups() for changes in group.tries for name in changes} - {"workers", "threads"}
 
     assert tried(slots=2) == {"transcode", "batch_tokens", "layout"}
     assert tried(kv_tokens=600) == {"slots", "transcode", "batch_tokens"}
     assert tried(deterministic=True) == {"slots", "transcode", "batch_tokens"}
     assert tried(model_path=str(minilm.minilm_gguf())) == {"slots", "transcode"}
+
+
+def test_a_gpu_has_one_decoder(data_dir: Path) -> None:
+    """Where layers are offloaded, other numbers of decoders and threads aren't tried; with none of them, all is as ever."""
+
+    def tried(**llamacpp: object) -> set[str]:
+        given = chosen(data_dir, **llamacpp).engine.llamacpp
+        with contextlib.closing(Tuning(given, print, offered=True)) as tuning:
+            return {name for group in tuning.groups() for changes in group.tries for name in changes}
+
+    assert tried() == {"slots", "transcode", "batch_tokens", "layout"}
+    assert tried(gpu_layers=0) - tried() == ({"workers", "threads"} if len(os.sched_getaffinity(0)) > 1 else set())
 
 
 async def test_embedding_models_are_tuned_by_texts(data_dir: Path) -> None:
