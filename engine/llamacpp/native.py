@@ -36,7 +36,7 @@ llama_cpp.llama_log_set(_log_callback, ctypes.c_void_p(None))
 llama_cpp.llama_backend_init()
 
 library: Any = llama_cpp
-"""untyped: calls go through vocabulary.py, model.py, embedding_model.py, grammar.py, gpu.py, transcode.py, which check arguments first"""
+"""untyped: called by vocabulary.py, model.py, embedding_model.py, grammar.py, gpu.py, transcode.py, which check arguments first"""
 
 
 def complaints() -> str:

@@ -102,8 +102,9 @@ class Running:
 
 
 def settings(path: Path | str, **changes: Any) -> EngineSettings:
-    """Make settings: two decoders of three slots."""
-    return EngineSettings(llamacpp=LlamaCppSettings(model_path=str(path), **({"workers": 2, "slots": 3, "gpu_layers": 0} | changes)))
+    """Make settings: two decoders of three slots, without a GPU."""
+    chosen = {"workers": 2, "slots": 3, "gpu_layers": 0} | changes
+    return EngineSettings(llamacpp=LlamaCppSettings(model_path=str(path), **chosen))
 
 
 @contextlib.asynccontextmanager
