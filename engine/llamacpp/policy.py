@@ -66,8 +66,10 @@ def layout(now: Layout, sizes: Sequence[int], shared: int, slots: int) -> Layout
     flash = total < (_LONG if now.flash else _SHORT) * len(sizes)
     if flash:
         return Layout(flash=True)
-    # Every row's attention looks at all cells of a unified cache, where a cell costs less than in a stream of the row's own.
-    cells = (total - shared) * len(sizes)
+    # Every row's attention looks at all cells of a unified cache, where a cell costs less than in a stream of the row's own. They
+    # are counted as if such rows filled the slots: else a few that come or go would change the layout.
+    own = ((total - shared) * len(sizes) - total) / (len(sizes) - 1)
+    cells = total + own * (max(len(sizes), slots) - 1)
     return Layout(flash=False, unified=cells < total * (_MANY if now.unified else _FEW))
 
 

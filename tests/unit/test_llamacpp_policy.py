@@ -105,3 +105,13 @@ def test_rows_of_several_beginnings_have_a_cache_each() -> None:
         assert policy.layout(now, [462] * 16, 412 * 15, 16) == UNIFIED
         assert policy.layout(now, [462] * 16, 412 * 12, 16) == PLAIN
         assert policy.layout(now, [1_660] * 16, 1_612 * 14, 16) == UNIFIED
+
+
+def test_a_layout_stays_while_rows_of_a_kind_come_and_go() -> None:
+    """Two unrelated rows have no more use for one cache than four; which layout suits one beginning doesn't hang on how many have it."""
+    for now in (PLAIN, UNIFIED):
+        for rows in range(2, 6):
+            assert policy.layout(now, [600] * rows, 0, 4) == PLAIN
+        for rows in range(4, 18):
+            assert policy.layout(now, [600] * rows, 480 * (rows - 1), 16) == PLAIN
+            assert policy.layout(now, [600] * rows, 540 * (rows - 1), 16) == UNIFIED
