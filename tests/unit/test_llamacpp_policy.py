@@ -108,7 +108,7 @@ def test_rows_of_several_beginnings_have_a_cache_each() -> None:
 
 
 def test_a_layout_stays_while_rows_of_a_kind_come_and_go() -> None:
-    """Two unrelated rows have no more use for one cache than four; which layout suits one beginning doesn't hang on how many have it."""
+    """How many rows of a kind there are decides nothing: neither two unrelated ones or four, nor few or many with one beginning."""
     for now in (PLAIN, UNIFIED):
         for rows in range(2, 6):
             assert policy.layout(now, [600] * rows, 0, 4) == PLAIN
