@@ -6,7 +6,7 @@
 A quarantined engine has room for a few probes, when its pause is over.
 
 Everything but reading the lines happens between two awaits, so nothing is taken twice and no credit is used twice. Rows for which
-there is no room any more when they have been read go back; calls wait for no reading.
+there is no room any more when they have been read go back; a message that has calls waits for no reading.
 """
 
 from __future__ import annotations
