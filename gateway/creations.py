@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from gateway.creation import MAX_WAIT_SECONDS
-from gateway.peers import Peer
+from gateway.peers import TRIES, Peer
 from haywain import errors
 from haywain.batches.v1 import batches_pb2
 from haywain.gather import Gathered
@@ -50,21 +50,28 @@ class Creations:
         if len(creations) == 1:
             with structlog.contextvars.bound_contextvars(request_id=creations[0].http_request_id):
                 return [await self._alone(creations[0].request)]
-        tries = 0
+        certain, left = True, TRIES
 
-        def create(request: batches_pb2.CreateBatchesRequest, **options: Any) -> Any:
-            nonlocal tries
-            tries += 1
-            return self._batches.stub.CreateBatches(request, **options)
+        async def create(request: batches_pb2.CreateBatchesRequest, **options: Any) -> list[_Created | errors.HaywainError]:
+            """Try it. As for one alone, who is told of a peer that is away asks again, and `undone` speaks for all tries."""
+            nonlocal certain, left
+            before, certain, left = certain, False, left - 1
+            outcomes = [_outcome(one) for one in (await self._batches.stub.CreateBatches(request, **options)).outcomes]
+            refusals = [outcome for outcome in outcomes if isinstance(outcome, errors.HaywainError)]
+            for error in refusals:
+                error.undone = before and error.undone is True
+            away = [error for error in refusals if type(error) is errors.Unavailable]
+            if left and away:
+                certain = away[0].undone = len(refusals) == len(outcomes) and all(error.undone for error in refusals)
+                raise away[0]
+            return outcomes
 
-        answer = await self._batches.ask(create, batches_pb2.CreateBatchesRequest(creations=creations), timeout=CREATE_SECONDS)
-        return [_outcome(one, again=tries > 1) for one in answer.outcomes]
+        request = batches_pb2.CreateBatchesRequest(creations=creations)
+        told: Sequence[_Created | BaseException] = await self._batches.ask(create, request, timeout=CREATE_SECONDS)
+        return told
 
 
-def _outcome(outcome: batches_pb2.CreationOutcome, *, again: bool) -> _Created | BaseException:
+def _outcome(outcome: batches_pb2.CreationOutcome) -> _Created | errors.HaywainError:
     if outcome.HasField("created"):
         return outcome.created
-    error = unpacked(outcome.error) or errors.HaywainError()
-    if again:
-        error.undone = False  # it speaks for the last try alone: one before may have created it
-    return error
+    return unpacked(outcome.error) or errors.HaywainError()

@@ -17,7 +17,7 @@ from haywain.files.v1 import files_pb2_grpc
 from haywain.scheduler.v1 import scheduler_pb2_grpc
 from haywain.settings import Settings
 
-__all__ = ["Peer", "Peers"]
+__all__ = ["TRIES", "Peer", "Peers"]
 
 CONNECT_SECONDS = 3.0
 """A service that is killed is back within about one."""

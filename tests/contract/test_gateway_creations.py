@@ -20,25 +20,36 @@ NAME = "haywain.batches.v1.BatchesService"
 
 
 class Batches(batches_pb2_grpc.BatchesServiceServicer):
-    """Refuses creations that share a call, each for itself, as what surely hasn't happened; creates those that come alone."""
+    """Tells of creations that share a call what it is told to, and creates those that come alone."""
 
     def __init__(self) -> None:
-        self.lost = 0
-        """So many calls end as if the process died during them."""
+        self.script: list[str] = []
+        """What becomes of all creations of a call, one call after the other."""
         self.shared: list[list[str]] = []
         self.alone: list[str] = []
 
     async def CreateBatch(self, request: batches_pb2.CreateBatchRequest, context: Any) -> batches_pb2.CreateBatchResponse:
         self.alone.append(request.request_id)
-        return batches_pb2.CreateBatchResponse(batch=batches_pb2.Batch(batch_id=request.request_id))
+        return created(request)
 
     async def CreateBatches(self, request: batches_pb2.CreateBatchesRequest, context: Any) -> batches_pb2.CreateBatchesResponse:
         self.shared.append([creation.request.request_id for creation in request.creations])
-        if len(self.shared) <= self.lost:
+        what = self.script.pop(0)
+        if what == "lost":
             await context.abort(grpc.StatusCode.UNAVAILABLE)
-        error = errors.Unavailable()
+        error = errors.StorageFull() if what == "full" else errors.Unavailable()
         error.undone = True
-        return batches_pb2.CreateBatchesResponse(outcomes=[batches_pb2.CreationOutcome(error=packed(error))] * len(self.shared[-1]))
+        outcomes = [batches_pb2.CreationOutcome(error=packed(error)) for _ in request.creations]
+        if what in ("first made", "made"):
+            outcomes[0] = batches_pb2.CreationOutcome(created=created(request.creations[0].request))
+        if what == "made":
+            outcomes[1:] = [batches_pb2.CreationOutcome(created=created(one.request)) for one in request.creations[1:]]
+        return batches_pb2.CreateBatchesResponse(outcomes=outcomes)
+
+
+def created(request: batches_pb2.CreateBatchRequest) -> batches_pb2.CreateBatchResponse:
+    """Name a batch after its request."""
+    return batches_pb2.CreateBatchResponse(batch=batches_pb2.Batch(batch_id=request.request_id))
 
 
 @pytest.fixture
@@ -61,19 +72,38 @@ def creation(request_id: str, **fields: Any) -> batches_pb2.CreateBatchRequest:
     return batches_pb2.CreateBatchRequest(request_id=request_id, input_file_id="file-x", **fields)
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-async def test_a_refusal_speaks_for_the_last_try_alone(create: Creations, batches: Batches, lost: int) -> None:
-    """That nothing was created is believed only when the call wasn't lost before: then it may have been."""
-    batches.lost = lost
+@pytest.mark.parametrize(
+    ("script", "kind", "undone"),
+    [
+        ("full", errors.StorageFull, True),
+        ("lost, full", errors.StorageFull, False),
+        ("away, full", errors.StorageFull, True),
+        ("first made, full", errors.StorageFull, False),
+        ("lost, away, away", errors.Unavailable, False),
+        ("away, away, away", errors.Unavailable, True),
+        ("away, lost, lost", errors.Unavailable, False),
+    ],
+)
+async def test_a_refusal_speaks_for_all_tries(create: Creations, batches: Batches, script: str, kind: type, undone: bool) -> None:
+    """That nothing was created is told only when no try before may have created it."""
+    batches.script = script.split(", ")
     told = await asyncio.gather(*(create(creation(name)) for name in ("a", "b")), return_exceptions=True)
-    assert batches.shared == [["a", "b"]] * (lost + 1)
-    assert [type(error) for error in told] == [errors.Unavailable] * 2
-    assert [bool(getattr(error, "undone", None)) for error in told] == [not lost] * 2
+    assert batches.shared == [["a", "b"]] * len(script.split(", "))
+    assert [(type(error), bool(getattr(error, "undone", None))) for error in told] == [(kind, undone)] * 2
+
+
+@pytest.mark.parametrize("script", ["made", "away, made", "lost, made", "first made, away, made"])
+async def test_a_peer_that_restarts_is_waited_for(create: Creations, batches: Batches, script: str) -> None:
+    """Who is told that something is away asks again, as one alone does."""
+    batches.script = script.split(", ")
+    told = await asyncio.gather(*(create(creation(name)) for name in ("a", "b")))
+    assert ([answer.batch.batch_id for answer in told], batches.script) == (["a", "b"], [])
 
 
 async def test_a_huge_one_goes_alone(create: Creations, batches: Batches) -> None:
     """It can't make a call that others share too large for all of them."""
+    batches.script = ["made"]
     huge = creation("huge", metadata={"key": "x" * 100_000})
-    told = await asyncio.gather(*(create(one) for one in (creation("a"), huge, creation("b"))), return_exceptions=True)
-    assert isinstance(told[1], batches_pb2.CreateBatchResponse)
+    told = await asyncio.gather(*(create(one) for one in (creation("a"), huge, creation("b"))))
+    assert [answer.batch.batch_id for answer in told] == ["a", "huge", "b"]
     assert (batches.shared, batches.alone) == ([["a", "b"]], ["huge"])
