@@ -10,6 +10,7 @@ because nothing is quantised on the way. Weights are never made smaller. The cop
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
@@ -88,8 +89,9 @@ def _make_room(folder: Path) -> None:
     """Make the folder, and remove what was left by processes that were killed."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in folder.glob("*.part"):
-        if time.time() - part.stat().st_mtime > _STALE_SECONDS:
-            part.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # removed, or renamed, by who makes room or a copy at the same time
+            if time.time() - part.stat().st_mtime > _STALE_SECONDS:
+                part.unlink()
 
 
 def _transcode(source: Path, target: Path) -> str:

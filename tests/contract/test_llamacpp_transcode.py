@@ -112,8 +112,9 @@ async def test_a_copy_that_cannot_be_made_is_done_without(cache: Path, small: Pa
 
 
 async def test_what_was_left_behind_is_removed(cache: Path, small: Path) -> None:
-    """Parts of an hour ago go; younger ones may be somebody's; cancelling ends the process that writes."""
+    """Parts of an hour ago go; younger ones may be somebody's, and be gone any moment; cancelling ends the process that writes."""
     cache.mkdir(parents=True)
+    (cache / "gone.gguf.3.part").symlink_to(cache / "nowhere")  # is listed, and isn't there when it is looked at
     old, young = cache / "a.gguf.1.part", cache / "b.gguf.2.part"
     for part in (old, young):
         part.write_bytes(b"half")
