@@ -15,7 +15,7 @@ from mesh import until
 from haywain import logfiles
 
 WRITER = """
-import os, select, sys, time
+import os, select, signal, sys
 from haywain import log, logfiles
 from haywain.settings import LogSettings
 log.configure(LogSettings(format="json"), "writer")
@@ -25,7 +25,7 @@ while not select.select([sys.stdin], [], [], 0.001)[0]:
     log.get().info("line.written", number=number)
     number += 1
 print("last", file=sys.stderr)
-time.sleep(600)
+signal.pause()
 """
 
 
